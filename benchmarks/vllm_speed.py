@@ -22,10 +22,10 @@ from torch import Tensor
 import longspan
 from common import clock, machine, ratio, take_turns, version
 from longspan.methods import Method
+from longspan.paged.attention import PagedAttention
+from longspan.paged.pages import NewTokens, Slots
+from longspan.paged.step import Step
 from longspan.rope import Rope, Table, cos_sin
-from longspan.vllm.attention import PagedAttention
-from longspan.vllm.pages import NewTokens, Slots
-from longspan.vllm.step import Step
 
 HEADS, KV_HEADS, HEAD = 8, 2, 128
 WINDOW, PAGE, STEP = 4096, 128, 2048
@@ -65,7 +65,7 @@ def of_longspan(method: Method, longest: int, dtype: torch.dtype, own: Table) ->
     attention = PagedAttention(method.resolve(WINDOW), WINDOW)
     pages, rope = Pages(longest, dtype, room=int(method.selects)), Rope(own, HEAD)
     if method.selects:
-        from longspan.vllm.bounds import room
+        from longspan.paged.bounds import room
 
         held = room(pages.cache)
         held.copy_(held.abs() + 1)  # bounds of keys that lie between them
@@ -74,7 +74,7 @@ def of_longspan(method: Method, longest: int, dtype: torch.dtype, own: Table) ->
         count = len(q) // texts
         tables = pages.tables(past + count, texts)
         requests = [NewTokens(n * count, past, count, table) for n, table in enumerate(tables)]
-        step = Step(attention.tables, requests, Slots.of(pages.slots(past, count, texts), PAGE), PAGE)
+        step = Step(attention.tables, requests, Slots.of(pages.slots(past, count, texts), PAGE), PAGE, tables)
         for _ in range(layers):
             attention(q, k, v, pages.cache, step, out, rope, scale=HEAD**-0.5)
 

@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "selection": {"bands", "calibration", "deferred", "index", "kernels", "positions", "rope", "store", "terms"},
     "methods": {"bands", "calibration", "errors", "index", "positions", "rope", "selection", "terms"},
     "attend": BELOW_ATTEND,
+    "paged": (BELOW_ATTEND | {"attend"}) - {"index", "store", "calibration"},
     "hf": BELOW_ATTEND | {"attend", "beginning", "tables"},
     "loading": {"bundled", "errors", "files", "hf"},
 }

@@ -35,7 +35,7 @@ SHARED = {"KV_SHARE": 1, "CHOICE_SHARE": 1, "POSITIONS_SHARE": 1}
 def pointers(dtype: torch.dtype, split: bool) -> dict[str, str]:
     own = NAMES[dtype]
     fixed = {"cos": "fp32", "sin": "fp32", "key_cos": "fp32", "key_sin": "fp32", "lse": "fp32", "parts_lse": "fp32"}
-    fixed |= {"ranges": "i32", "order": "i32", "tiles": "i32", "channels": "i32", "top": "fp32"}
+    fixed |= {"ranges": "i32", "pages": "i32", "order": "i32", "tiles": "i32", "channels": "i32", "top": "fp32"}
     fixed |= {"units": "i64", "positions": "i64", "tokens": "i64", "ends": "i64", "stops": "i64", "chosen": "i64"}
     fixed |= {"scores": "fp32", "edges": "i64"}
     return {"out": "fp32" if split else own, "parts": own} | fixed
@@ -71,11 +71,13 @@ def jobs(dtype: torch.dtype, width: int, arch: int):
         tile = replace(tile, stages=1) if rotated else tile
         size = min(tile.keys, tiles.power(keys))
         heads = {"GROUP": GROUP, "TILE_HEADS": min(GROUP, tile.rows), "HALF": width // 2, "KEY_HALF": 0}
-        return tile, common | heads | SHARED | {"R": tile.rows, "K": size, "MAPS": 1, "CHUNKS": False} | more
+        return tile, common | heads | SHARED | {"R": tile.rows, "K": size, "MAPS": 1, "CHUNKS": False, "PAGE": 0} | more
 
     for rows, split in ((4096, False), (1, True)):
         tile, constants = of(rows * GROUP, SPLIT=split)
         yield "banded", banded.banded, constants, split, tile
+        tile, constants = of(rows * GROUP, SPLIT=split, PAGE=16)
+        yield "banded, in pages", banded.banded, constants, split, tile
         tile, constants = of(rows * GROUP, CHUNKS=not split)
         yield "by_query_chunk", gathered_chunk.by_query_chunk, constants, split, tile
     tile, constants = of(512, PARTS=8, KV_SHARE=1)

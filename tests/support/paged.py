@@ -1,13 +1,13 @@
-"""Two texts through pages as vLLM has them: cut into steps anywhere, pages in any order and poisoned where unused."""
+"""Two texts through pages as an engine has them: cut into steps anywhere, pages in any order, poisoned where unused."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from longspan.vllm.attention import PagedAttention
-from longspan.vllm.pages import NewTokens, Slots
-from longspan.vllm.step import FEW, Step
+from longspan.paged.attention import PagedAttention
+from longspan.paged.pages import NewTokens, Slots
+from longspan.paged.step import FEW, Step
 from support.cases import HEAD
 
 # What each of two texts brings to a step: none, one token, a few, many, alone or mixed. The cuts lie anywhere in pages.
@@ -30,16 +30,17 @@ def paged(case, impl, inputs, extra, size=8, padding=3, steps=STEPS):
     tables = [order[: PAGES // 2], order[PAGES // 2 :]]
     out, past = torch.full_like(q, float("nan")), [0, 0]
     for counts in steps:
-        requests, first = [], 0
+        requests, rows, first = [], [], 0
         for text, count in enumerate(counts):
             if count:
                 pages = tables[text][: -(-(past[text] + count) // size)]
                 requests.append(NewTokens(first, past[text], count, pages))
+                rows.append(tables[text])
                 first += count
         own = [(text, slice(past[text], past[text] + count)) for text, count in enumerate(counts) if count]
         i = [(tables[text], torch.arange(span.start, span.stop)) for text, span in own]
         mapping = torch.cat([table[j // size] * size + j % size for table, j in i])
-        step = Step(attention.tables, requests, Slots.of(mapping, size), size)
+        step = Step(attention.tables, requests, Slots.of(mapping, size), size, torch.stack(rows))
         rows = [torch.cat([x[t, :, s] for t, s in own], dim=1).transpose(0, 1) for x in (q, k, v)]
         rows = [torch.cat((x, torch.full_like(x[:padding], 7.0))) for x in rows]
         result = torch.full_like(rows[0], 5.0)

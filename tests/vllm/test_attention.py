@@ -7,10 +7,10 @@ import torch
 
 from longspan.errors import AttachError
 from longspan.kernels import cpu
-from longspan.vllm.attention import PagedAttention
-from longspan.vllm.pages import Slots
-from longspan.vllm.settings import check_pages
-from longspan.vllm.step import FEW, Step
+from longspan.paged.attention import PagedAttention
+from longspan.paged.pages import Slots
+from longspan.paged.step import FEW, Step
+from longspan.paged.supported import check_pages
 from support.attention import DTYPES, setting
 from support.attention import N as TOKENS
 from support.cases import HEAD, all_cases, assert_within_budget, build, in_turn

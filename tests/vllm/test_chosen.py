@@ -9,13 +9,13 @@ import torch
 
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
+from longspan.paged.attention import PagedAttention
+from longspan.paged.bounds import Updates, bounds, last_pages, room
+from longspan.paged.chosen import request_bounds
+from longspan.paged.pages import NewTokens, text_tokens
+from longspan.paged.step import FEW
+from longspan.paged.supported import check_pages
 from longspan.rope import YaRN
-from longspan.vllm.attention import PagedAttention
-from longspan.vllm.bounds import Updates, bounds, last_pages, room
-from longspan.vllm.chosen import request_bounds
-from longspan.vllm.pages import NewTokens, text_tokens
-from longspan.vllm.settings import check_pages
-from longspan.vllm.step import FEW
 from support.attention import DTYPES, N, setting
 from support.cases import HEAD, assert_within_budget, build
 from support.paged import paged, poisoned

@@ -94,5 +94,5 @@ def test_a_chunk_is_made_of_whole_pages(page, fits):
 
 
 def test_neither_longspan_nor_its_settings_import_vllm():
-    code = "import sys, longspan, longspan.vllm.settings, longspan.vllm.attention; print('vllm' in sys.modules)"
+    code = "import sys, longspan, longspan.vllm.settings, longspan.paged.attention; print('vllm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

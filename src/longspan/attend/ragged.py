@@ -85,7 +85,7 @@ class Aligned:
         return out
 
     def put(self, x: Tensor, to: Tensor) -> None:
-        """Write what ``take`` gave back to where it was taken from."""
+        """Write rows ``x`` ``[B, H, n, D]`` as ``take`` gives them to their slots in ``to`` ``[B, H, slots, D]``."""
         for n, (row, count) in enumerate(zip(self.order, self.counts, strict=True)):
             to[row, :, self.slots - count :] = x[n, :, :count]
 

@@ -1,4 +1,4 @@
-"""A user's settings of longspan in vLLM, and whether its pages allow them."""
+"""A user's settings of longspan in vLLM, and whether its pages have a size that fits them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from longspan.errors import AttachError, LongspanError, check_count, did_you_mea
 from longspan.kernels.dispatch import Impl
 from longspan.methods import DCA, Method
 from longspan.methods.parse import build_method, split_spec
-from longspan.positions import Chunked
 from longspan.selection.chunks import Chunks
 
 KEY = "longspan"  # of vLLM's additional_config
-_CHOSEN = "longheads with score=bounds and remap=dca"
 DUAL = "dual_chunk_attention_config"  # of a model's config: Qwen2.5-1M, Qwen3-2507
 
 
@@ -99,12 +97,6 @@ def paged(method: Method, prescribed: DCA | None) -> tuple[Method, list[str]]:
     return replace(method, length_scale=0.0), notes
 
 
-def check_pages(method: Method, window: int) -> None:
-    """Raise ``AttachError`` unless a resolved method can run on keys that are stored once, in shared pages."""
-    if (reason := _unsupported_reason(method, window)) is not None:
-        raise AttachError(f"longspan in vLLM: {method.name} cannot run, because {reason}")
-
-
 def check_page_size(selection: Chunks | None, size: int) -> None:
     """Raise ``AttachError`` unless the chunks of a selection are whole pages of ``size`` tokens."""
     if selection is not None and selection.size % size:
@@ -113,27 +105,3 @@ def check_page_size(selection: Chunks | None, size: int) -> None:
             f"longspan in vLLM: longheads has chunks of {selection.size} tokens, and pages have {size}; a chunk is "
             f"made of whole pages: pass --block-size {fits}, or another chunk_length"
         )
-
-
-def _unsupported_reason(method: Method, window: int) -> str | None:
-    here = f"take {_CHOSEN}" if method.selects else "take dca"
-    elsewhere = f"{here}, or run it on transformers with longspan.extend"
-    selection = method.selection(window)
-    if method.selects and not (type(selection) is Chunks and selection.score == "bounds"):
-        return (
-            "it chooses keys by more than the smallest and the largest of each chunk, which is all that a page keeps "
-            f"to choose by; {elsewhere}"
-        )
-    if method.selects and not isinstance(method.positions(window), Chunked):
-        return f"queries see each chunk that they choose from a position of its own; {elsewhere}"
-    if method.angles.dynamic:
-        return f"its angles follow the length of the text, and requests of any length share pages; {elsewhere}"
-    if method.length_dependent:
-        return (
-            "its factor on scores follows the length of the text, so results would depend on how vLLM cuts a prompt "
-            "into chunks; leave length_scale out, or set it to 0"
-        )
-    rotations = len(method.key_maps(window))
-    if rotations > 1:
-        return f"it sees keys in {rotations} rotations, and a page holds each key in one; {elsewhere}"
-    return None

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.banded import compiled, flash_cpu, reference, torch_ops, triton
-from longspan.kernels.banded.contract import BandAngles, Banded
-from longspan.kernels.banded.plan import Plan, make_plan
+from longspan.kernels.banded.contract import BandAngles, Banded, Pages
+from longspan.kernels.banded.plan import Plan, make_plan, plan_rows
 from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
 from longspan.rope import CosSin, Rope
 
-__all__ = ["BandAngles", "Banded", "Impl", "Plan", "banded", "make_plan"]
+__all__ = ["BandAngles", "Banded", "Impl", "Pages", "Plan", "banded", "make_plan", "plan_rows"]
 
 _PAID_BY = 16  # query rows from which a padded copy of all keys or values is worth making
 _RUN = {
@@ -43,6 +43,7 @@ def banded(
     scale: float,
     softcap: float | None = None,
     impl: Impl = "auto",
+    pages: Pages | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Banded attention.
 
@@ -56,6 +57,8 @@ def banded(
         scale: multiplies every score.
         softcap: ``c`` in ``c · tanh(score / c)``.
         impl: see ``longspan.kernels.dispatch``.
+        pages: where the rows, which are unlike, find their keys among ``keys`` and ``v`` ``[1, Hkv, N, D]``, of which
+            all rows read.
 
     Returns:
         ``[B, H, T, Dv]`` in q's dtype, and the log-sum-exp ``[B, H, T]`` in fp32 (fp64 for fp64): 0 and ``-inf`` for a
@@ -64,7 +67,10 @@ def banded(
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    job = Banded(q, keys, v, plan, cos_sin, rope, scale, softcap)
+    if pages is not None:
+        rows = {id(x): x.expand(len(q), *x.shape[1:]) for x in (*keys, v)}
+        keys, v = [rows[id(k)] for k in keys], rows[id(v)]
+    job = Banded(q, keys, v, plan, cos_sin, rope, scale, softcap, pages)
     # Head sizes that differ make flash_cpu pad all keys or values, which a few queries do not repay.
     pads = q.shape[-1] != v.shape[-1] and q.shape[2] < _PAID_BY
     name = resolve(

@@ -40,8 +40,22 @@ def run(job: Banded) -> tuple[Tensor, Tensor]:
         packing.expect(name, ends, len(keys), plans, q.shape[2], dtype=torch.int64, contiguous=True)
     if plans not in (1, q.shape[0]):
         raise ValueError(f"there are ranges of {plans} rows, and queries of {q.shape[0]}")
+    table, size, step, columns = 0, 0, 0, 0
+    if (pages := job.pages) is not None:
+        packing.expect("the page table", pages.table, q.shape[0], None, dtype=torch.int32)
+        table, size, step, columns = pages.table.data_ptr(), pages.size, pages.step, pages.table.shape[1]
     packed = _BANDED.pack(
-        job=common, low=low.data_ptr(), high=high.data_ptr(), bands=len(keys), plans=plans, tokens=tokens
+        job=common,
+        low=low.data_ptr(),
+        high=high.data_ptr(),
+        bands=len(keys),
+        plans=plans,
+        tokens=tokens,
+        pages=table,
+        page_size=size,
+        page_step=step,
+        page_row=pages.table.stride(0) if pages is not None else 0,
+        page_columns=columns,
     )
     packed_job = b"".join((packed, *(packing.keys(x, q, v) for x in keys), tables))
     if q.shape[2] <= cpu.DECODE_ROWS:

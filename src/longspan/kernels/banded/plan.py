@@ -126,7 +126,16 @@ class Plan:
 
 def make_plan(bands: Sequence[BandLike], start: int, stop: int) -> Plan:
     """The plan of queries ``start : stop`` (a row's own indices); bands that no query uses are dropped."""
-    i = torch.arange(start, stop)
+    return _plan(bands, torch.arange(start, stop), start, stop)
+
+
+def plan_rows(bands: Sequence[BandLike], i: Tensor) -> Plan:
+    """The same of unlike rows: of each the queries ``i`` ``[B, T]``, int64 on the CPU, which follow one another."""
+    start = int(i[0, 0])
+    return _plan(bands, i, start, start + i.shape[1])
+
+
+def _plan(bands: Sequence[BandLike], i: Tensor, start: int, stop: int) -> Plan:
     used, lows, highs, positions = [], [], [], []
     for n, band in enumerate(bands):
         lo = band.keys.lo(i).clamp(min=0)

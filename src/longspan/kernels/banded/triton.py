@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longspan.kernels.banded.contract import BandAngles, Banded
+from longspan.kernels.banded.contract import BandAngles, Banded, Pages
 from longspan.kernels.banded.plan import Plan
 from longspan.kernels.gpu import launch as common
 from longspan.kernels.gpu import tiles
@@ -29,12 +29,14 @@ class LaidOut:
         maps: which of those each band reads, two bits each.
         values: ``[B, Hkv, N, Dv]``.
         ranges: ``[bands, 2, T]`` int32, or ``[B, bands, 2, T]`` of unlike rows: each query's keys ``lo ≤ j < hi``.
+        pages: where unlike rows find their keys; None if those lie one after the other.
     """
 
     keys: list[Tensor]
     maps: int
     values: Tensor
     ranges: Tensor
+    pages: Pages | None = None
 
 
 def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor, scale: float) -> str | None:
@@ -50,7 +52,7 @@ def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor, scale: floa
 def run(job: Banded) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, T, Dv]`` in q's dtype and log-sum-exp ``[B, H, T]`` in fp32."""
     q, plan, rope = job.q, job.plan, job.rope
-    laid_out = _laid_out(job.keys, job.v, plan, q.device)
+    laid_out = _laid_out(job.keys, job.v, plan, q.device, job.pages)
     if rope.norm_q is None:
         angles = _angles(plan, job.cos_sin)
     else:  # a module of the model's own; the kernel takes what comes out of it
@@ -79,7 +81,7 @@ def launch(
     """
     from longspan.kernels.banded import triton_jit
 
-    ranges, values, distinct = laid_out.ranges, laid_out.values, laid_out.keys
+    ranges, values, distinct, pages = laid_out.ranges, laid_out.values, laid_out.keys, laid_out.pages
     bands, unlike = ranges.shape[-3], ranges.dim() == 4
     q = unit_stride(q)
     q = q if angles is None else q[None].expand(bands, *q.shape)
@@ -100,13 +102,14 @@ def launch(
     parts = tiles.splits(count * columns * batch, -(-reach // tile.keys), q.device)
 
     whole, whole_lse = common.room(out, lse, parts)
+    table, page, step = (ranges, 0, 0) if pages is None else (pages.table, pages.size, pages.step)
     four = distinct + [distinct[0]] * (_MAPS - len(distinct))
     with tiles.on(q.device):
         triton_jit.banded[(count * parts, columns, batch)](
-            q, *four, values, cos, sin, ranges, whole, whole_lse,
+            q, *four, values, cos, sin, ranges, table, whole, whole_lse,
             *q.stride()[1:4], q.stride(0), *four[0].stride()[:3], *values.stride()[:3], *whole.stride()[:3],
-            rows, shift, laid_out.maps, bands, batch if unlike else 1, parts, float(scale),
-            MAPS=len(distinct), SPLIT=parts > 1, HALF=0 if angles is None else cos.shape[-1],
+            table.stride(0), step, rows, shift, laid_out.maps, bands, batch if unlike else 1, parts, float(scale),
+            MAPS=len(distinct), SPLIT=parts > 1, HALF=0 if angles is None else cos.shape[-1], PAGE=page,
             **common.constants(dk, dv, rope, softcap, tile, group),
         )  # fmt: skip
         common.merge(whole, whole_lse, out, lse)
@@ -126,14 +129,14 @@ def _angles(plan: Plan, cos_sin: Sequence[CosSin]) -> CosSin:
     return once(plan.derived, ("cos_sin", *map(id, sources)), derive, *sources)
 
 
-def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device) -> LaidOut:
+def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.device, pages: Pages | None) -> LaidOut:
     distinct = list({id(k): k for k in keys}.values())
     maps = which([id(k) for k in keys])
     if not tiles.offloaded(v):
         distinct, values = [unit_stride(k) for k in distinct], unit_stride(v)
         if any(k.stride() != distinct[0].stride() for k in distinct):
             distinct = [k.contiguous() for k in distinct]
-        return LaidOut(distinct, maps, values, plan.ranges(device))
+        return LaidOut(distinct, maps, values, plan.ranges(device), pages)
     # Kept apart from the device: keys that any band sees are brought, range by range, and laid side by side.
     spans, moved = _brought(plan)
     packed = [torch.cat([x[:, :, a:z] for a, z in spans], dim=2) for x in (*distinct, v)]

@@ -48,8 +48,10 @@ def _walk(
     q,
     k_ptr,
     v_ptr,
+    pages_ptr,
     k_sn,
     v_sn,
+    page_step,
     lo,
     hi,
     start,
@@ -62,14 +64,21 @@ def _walk(
     DP: tl.constexpr,
     DVP: tl.constexpr,
     K: tl.constexpr,
+    PAGE: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """The online softmax over keys ``start : stop``, of which none at ``end`` or beyond is read."""
     n = tl.arange(0, K)
     for first in range(start, stop, K):
         j = first + n
-        k = load_rows(k_ptr + tl.cast(first, tl.int64) * k_sn, n * k_sn, j < end, D, DP, MASKED)
-        v = load_rows(v_ptr + tl.cast(first, tl.int64) * v_sn, n * v_sn, j < end, DV, DVP, MASKED)
+        if PAGE > 0:
+            page = tl.load(pages_ptr + j // PAGE, mask=j < end, other=0)
+            at = page.to(tl.int64) * page_step + j % PAGE
+            k = load_rows(k_ptr, at * k_sn, j < end, D, DP, MASKED)
+            v = load_rows(v_ptr, at * v_sn, j < end, DV, DVP, MASKED)
+        else:
+            k = load_rows(k_ptr + tl.cast(first, tl.int64) * k_sn, n * k_sn, j < end, D, DP, MASKED)
+            v = load_rows(v_ptr + tl.cast(first, tl.int64) * v_sn, n * v_sn, j < end, DV, DVP, MASKED)
         seen = (j[None, :] >= lo[:, None]) & (j[None, :] < hi[:, None])
         acc, top, total = step(acc, top, total, q, tl.trans(k), v, seen, scale, SOFTCAP, MASKED)
     return acc, top, total
@@ -86,6 +95,7 @@ def banded(
     cos_ptr,
     sin_ptr,
     ranges_ptr,
+    pages_ptr,
     out_ptr,
     lse_ptr,
     q_sb,
@@ -101,6 +111,8 @@ def banded(
     out_sb,
     out_sh,
     out_st,
+    pages_sb,
+    page_step,
     tokens,
     shift,
     maps,
@@ -122,6 +134,7 @@ def banded(
     INTERLEAVED: tl.constexpr,
     R: tl.constexpr,
     K: tl.constexpr,
+    PAGE: tl.constexpr,
 ):
     """One tile: ``R // TILE_HEADS`` tokens of ``TILE_HEADS`` query heads of a key head, over all bands.
 
@@ -132,6 +145,8 @@ def banded(
     int32. cos, sin: ``[bands, plans, tokens, HALF]``. ``plans`` is 1 if all rows of the batch see the same places, and
     else the size of the batch. ``maps`` holds two bits a band: which of the keys it reads. out: by ``out_s*``, with
     ``splits`` parts of a row side by side; lse ``[batch, heads, tokens, splits]``.
+    pages: with ``PAGE > 0`` tokens a page ``[batch, any]`` int32, a row's pages, ``page_step`` keys apart; with
+    ``PAGE = 0`` a row's keys lie one after the other.
     """
     TOKENS: tl.constexpr = R // TILE_HEADS
     # Later tiles see more keys; begun first, they leave no long tail.
@@ -147,6 +162,7 @@ def banded(
     v_ptr += b * v_sb + kv_head * v_sh
     plan = tl.where(plans > 1, b, 0).to(tl.int64)
     ranges_ptr += plan * bands * 2 * tokens
+    pages_ptr += b * pages_sb
 
     acc, top, total = unseen(R, DVP)
     share = 0
@@ -183,16 +199,16 @@ def banded(
             a = tl.minimum(tl.maximum(a, first), last)
             z = tl.minimum(tl.maximum(z, a), last)
             acc, top, total = _walk(
-                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, first, a, end, scale, SOFTCAP,
-                D, DV, DP, DVP, K, True,
+                acc, top, total, q, k_ptr, v_ptr, pages_ptr, k_sn, v_sn, page_step, lo, hi, first, a, end, scale,
+                SOFTCAP, D, DV, DP, DVP, K, PAGE, True,
             )  # fmt: skip
             acc, top, total = _walk(
-                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, a, z, end, scale, SOFTCAP,
-                D, DV, DP, DVP, K, False,
+                acc, top, total, q, k_ptr, v_ptr, pages_ptr, k_sn, v_sn, page_step, lo, hi, a, z, end, scale,
+                SOFTCAP, D, DV, DP, DVP, K, PAGE, False,
             )  # fmt: skip
             acc, top, total = _walk(
-                acc, top, total, q, k_ptr, v_ptr, k_sn, v_sn, lo, hi, z, last, end, scale, SOFTCAP,
-                D, DV, DP, DVP, K, True,
+                acc, top, total, q, k_ptr, v_ptr, pages_ptr, k_sn, v_sn, page_step, lo, hi, z, last, end, scale,
+                SOFTCAP, D, DV, DP, DVP, K, PAGE, True,
             )  # fmt: skip
 
     out_at = b * out_sb + head * out_sh + t.to(tl.int64) * out_st + split * DV

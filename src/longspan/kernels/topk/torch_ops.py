@@ -14,9 +14,9 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
     if not start and stops is None:
         scores = max_nearby(scores, near)
         return _topk(scores, count, _tie(scores, tie) if tie else 0.0, last)
-    place = torch.arange(scores.shape[-1], device=None if stops is None else stops.device)
-    outside = place < start if stops is None else (place < start) | (place >= stops[:, None])
-    scores, slack = _masked(scores, outside.to(scores.device), tie, near)
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    outside = place < start if stops is None else (place < start) | (place >= stops.to(scores.device)[:, None])
+    scores, slack = _masked(scores, outside, tie, near)
     return _topk(scores, count, slack, last)
 
 

@@ -19,11 +19,11 @@ from vllm.v1.attention.backend import (
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 
 from longspan.errors import LongspanError
+from longspan.paged.attention import PagedAttention
+from longspan.paged.pages import NewTokens, Slots
+from longspan.paged.step import Step
 from longspan.rope import Rope
-from longspan.vllm.attention import PagedAttention
-from longspan.vllm.pages import NewTokens, Slots
 from longspan.vllm.settings import check_page_size
-from longspan.vllm.step import Step
 
 
 class LongspanBackend(AttentionBackend):
@@ -77,14 +77,16 @@ class LongspanMetadataBuilder(AttentionMetadataBuilder[Step]):
         if common.causal is not True:
             raise LongspanError("longspan in vLLM: attention that is not causal is not supported; leave longspan out")
         starts, lengths = common.query_start_loc_cpu.tolist(), common.seq_lens.tolist()
-        table = common.block_table_tensor.cpu()
+        rows = [n for n in range(len(lengths)) if starts[n + 1] > starts[n]]
+        # The numbers of pages stay where they are: what a step takes from the host does not grow with the texts.
+        table = common.block_table_tensor
+        table = table[: len(rows)] if len(rows) == len(lengths) else table[torch.tensor(rows, dtype=torch.int64)]
         requests = [
-            NewTokens(first, length - (stop - first), stop - first, table[n, : -(-length // self._size)].long())
-            for n, (first, stop, length) in enumerate(zip(starts[:-1], starts[1:], lengths, strict=True))
-            if stop > first
+            NewTokens(starts[n], lengths[n] - (starts[n + 1] - starts[n]), starts[n + 1] - starts[n], pages)
+            for n, pages in zip(rows, table.unbind(), strict=True)
         ]
         slots = Slots.of(common.slot_mapping[: starts[-1]], self._size)
-        return Step(self._tables, requests, slots, self._size)
+        return Step(self._tables, requests, slots, self._size, table)
 
 
 class LongspanImpl(AttentionImpl[Step]):
@@ -127,7 +129,10 @@ class LongspanImpl(AttentionImpl[Step]):
                 f"longspan in vLLM: pages of {kv_cache.shape[2]} tokens were announced as {attn_metadata.size}; pass "
                 f"--block-size {kv_cache.shape[2]}"
             )
-        self.attention(
-            query, key, value, kv_cache, attn_metadata, output, self.rope, scale=self.scale, softcap=self.softcap
-        )
+        try:
+            self.attention(
+                query, key, value, kv_cache, attn_metadata, output, self.rope, scale=self.scale, softcap=self.softcap
+            )
+        except LongspanError as error:
+            raise type(error)(f"longspan in vLLM: {error}") from error
         return output

@@ -24,10 +24,11 @@ from longspan.hf.describe import describe_kernels
 from longspan.hf.report import LayerReport, Report
 from longspan.hf.window import trained_on
 from longspan.methods import Method
+from longspan.paged.attention import PagedAttention
+from longspan.paged.supported import check_pages
 from longspan.rope import Rope, Table
 from longspan.vllm import source
-from longspan.vllm.attention import PagedAttention
-from longspan.vllm.settings import Settings, check_pages, paged
+from longspan.vllm.settings import Settings, paged
 from longspan.vllm.since_0_29.backend import LongspanBackend, LongspanChoosingBackend, LongspanImpl
 from longspan.vllm.unrotated import Unrotated
 
@@ -50,7 +51,10 @@ def attach(model: nn.Module, vllm_config: VllmConfig, model_config: Any, setting
     longest = model_config.max_model_len
     wanted, notes = paged(settings.method.reaching(longest), trained.dual_chunks)
     method = trained.resolve(wanted)
-    check_pages(method, trained.window)
+    try:
+        check_pages(method, trained.window)
+    except AttachError as error:
+        raise AttachError(f"longspan in vLLM: {error}") from error
     if (reason := _engine_reason(vllm_config, method)) is not None:
         raise AttachError(f"longspan in vLLM: {reason}")
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, AttentionLayerBase)]

@@ -11,12 +11,30 @@ static const char *ranges(const int64_t *low, const int64_t *high, int64_t rows,
     return 0;
 }
 
+/* The pages of the keys that any query of a row sees in a band. */
+static const char *pages_of(const Banded *of, int64_t n) {
+    for (int64_t p = 0; p < of->plans; p++) {
+        const int64_t *low = of->low + (n * of->plans + p) * of->job.rows, *high = of->high + (low - of->low);
+        const int32_t *pages = of->pages + p * of->page_row;
+        int64_t from = INT64_MAX, to = 0;
+        for (int64_t t = 0; t < of->job.rows; t++)
+            if (low[t] < high[t]) from = low[t] < from ? low[t] : from, to = high[t] > to ? high[t] : to;
+        for (int64_t page = from / of->page_size; from < to && page <= (to - 1) / of->page_size; page++)
+            if (pages[page] < 0 || pages[page] * of->page_step + of->page_size > of->keys[n].count)
+                return "a page lies outside of the stored ones";
+    }
+    return 0;
+}
+
 const char *longspan_check_banded(const Banded *of) {
     const Table *tables = tables_of(of);
     const int64_t rows = of->plans * of->job.rows;
+    if (of->pages && of->page_size < 1) return "a page has no key";
     for (int64_t n = 0; n < of->bands; n++) {
         if (tables[n].rows < rows) return "a table of angles has fewer rows than there are queries";
-        const char *wrong = ranges(of->low + n * rows, of->high + n * rows, rows, of->keys[n].count);
+        const int64_t count = of->pages ? of->page_columns * of->page_size : of->keys[n].count;
+        const char *wrong = ranges(of->low + n * rows, of->high + n * rows, rows, count);
+        if (!wrong && of->pages) wrong = pages_of(of, n);
         if (wrong) return wrong;
     }
     return 0;

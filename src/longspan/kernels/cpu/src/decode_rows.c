@@ -18,8 +18,17 @@ int longspan_banded_decode(const Banded *of, WorkQueue *queue) {
                 const int64_t band = n * of->plans * job->rows, from = of->low[band + at], to = of->high[band + at];
                 if (from >= to) continue;
                 rotate_queries(&rows, job, b, s, t, tables[n].cos + rotated, tables[n].sin + rotated);
-                Run run = part(stored(job, of->keys + n, b, s), from, to);
-                attend(&rows, &run);
+                const Run all = stored(job, of->keys + n, b, s);
+                if (!of->pages) {
+                    Run run = part(all, from, to);
+                    attend(&rows, &run);
+                    continue;
+                }
+                int64_t places[PIECE];
+                for (int64_t first = from; first < to; first += PIECE) {
+                    Run run = piece_of(of, all, b, first, to, places);
+                    attend(&rows, &run);
+                }
             }
             write_rows(&rows, job, b, s, t);
         }

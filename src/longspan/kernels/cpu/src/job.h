@@ -22,6 +22,19 @@ INLINE const DecodeStep *step_of(const DecodeRows *of, int64_t *item, int64_t it
 
 INLINE const Table *tables_of(const Banded *of) { return (const Table *)(of->keys + of->bands); }
 
+enum { PIECE = 1024 }; /* keys whose places are looked up in a table of pages at once */
+
+/* Keys `from` and on, of at most PIECE and before `to`, of which `all` are those of a row; `places` has room for PIECE. */
+static Run piece_of(const Banded *of, Run all, int64_t b, int64_t from, int64_t to, int64_t *places) {
+    const int32_t *pages = of->pages + b * of->page_row;
+    all.tokens = places, all.count = to - from < PIECE ? to - from : PIECE;
+    for (int64_t n = 0, j = from, within = from % of->page_size; n < all.count; within = 0) {
+        int64_t first = pages[j / of->page_size] * of->page_step;
+        for (; within < of->page_size && n < all.count; within++, n++, j++) places[n] = first + within;
+    }
+    return all;
+}
+
 INLINE const int64_t *units_of(const Units *of, int64_t b, int64_t s, int64_t t) {
     return of->units + b * of->unit_step[0] + s * of->unit_step[1] + t * of->unit_step[2];
 }

@@ -30,14 +30,16 @@ static void add_rows(const Tile *tile, int64_t group, const int64_t *who, int64_
     }
 }
 
+INLINE int64_t within(int64_t x, int64_t count) { return x < 0 ? 0 : x > count ? count : x; }
+
 /* Which of the run's keys `from : to` each lane sees; lanes of no row see all, as the longest row may. */
 static void limit(Tile *tile, const int64_t *low, const int64_t *high, int64_t count, int64_t group, int64_t from,
                   int64_t to) {
     const int64_t lanes = (int64_t)tile->panels * tile->wide * LANES;
     for (int64_t r = 0; r < lanes; r++) {
         int64_t t = r / group, some = t < count && low[t] < high[t];
-        tile->low[r] = some ? low[t] - from : 0;
-        tile->high[r] = some ? high[t] - from : t < count ? 0 : to - from;
+        tile->low[r] = some ? within(low[t] - from, to - from) : 0;
+        tile->high[r] = some ? within(high[t] - from, to - from) : t < count ? 0 : to - from;
     }
 }
 
@@ -69,9 +71,14 @@ int longspan_banded_prefill(const Banded *args, WorkQueue *queue) {
                 }
             if (from >= to) continue;
             load_rows(&tile, &of, indices, at, count, tables + n);
-            Run run = part(stored(job, args->keys + n, b, s), from, to);
-            limit(&tile, own_low, own_high, count, group, from, to);
-            attend_keys(&tile, &run, tile.low, tile.high);
+            const Run all = stored(job, args->keys + n, b, s);
+            int64_t places[PIECE];
+            for (int64_t at_once = args->pages ? PIECE : to - from; from < to; from += at_once) {
+                int64_t stop = to - from < at_once ? to : from + at_once;
+                Run run = args->pages ? piece_of(args, all, b, from, to, places) : part(all, from, stop);
+                limit(&tile, own_low, own_high, count, group, from, stop);
+                attend_keys(&tile, &run, tile.low, tile.high);
+            }
         }
         write_rows(&tile, &of, count);
     }

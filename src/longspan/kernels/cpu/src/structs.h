@@ -29,11 +29,14 @@ typedef struct {
 } Table;
 
 /* Bands: query t of batch row b sees the band's keys low[band, p, t] : high[band, p, t] and is rotated by row p, t of the
-   band's table; p is 0 if all rows of the batch see the same places, and else b. */
+   band's table; p is 0 if all rows of the batch see the same places, and else b. Key j of a row is stored key j of that
+   row, or, where there is a table of pages, key pages[b, j / page_size] * page_step + j % page_size. */
 typedef struct {
     Job job;
     const int64_t *low, *high;
     int64_t bands, plans, tokens; /* tokens of a tile */
+    const int32_t *pages;         /* [batch row, page_columns], or null */
+    int64_t page_size, page_step, page_row, page_columns;
     Keys keys[];           /* of each band; a Table of each follows */
 } Banded;
 

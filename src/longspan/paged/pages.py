@@ -1,4 +1,4 @@
-"""Keys and values in vLLM's pages, as the kernels read them and as new ones are written.
+"""Keys and values in pages, as the kernels read them and as new ones are written.
 
 A layer's pages are a tensor ``[pages, Hkv, size, 2D]``: for each page and key head the keys of ``size`` tokens, and
 after these their values, so that each are read in one go. Behind a page's last head there may be room; see ``bounds``.
@@ -17,7 +17,7 @@ from torch import Tensor
 from longspan.errors import LongspanError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NewTokens:
     """New tokens of one request.
 
@@ -25,7 +25,7 @@ class NewTokens:
         first: their first row in the batch.
         past: how many tokens of the request are stored already.
         count: how many there are.
-        pages: ``[n]`` int64, the request's pages in order.
+        pages: ``[n]`` int64 or int32, the request's pages in order, at least those of its tokens; on any device.
     """
 
     first: int
@@ -49,7 +49,7 @@ class Slots:
 
     @classmethod
     def of(cls, mapping: Tensor, size: int) -> Slots:
-        """From vLLM's ``slot_mapping`` ``[T]``, ``page · size + place``; -1 is padding, which is not written."""
+        """From ``page · size + place`` of each token, ``[T]``; -1 is padding, which is not written."""
         mapping = mapping.long()
         rows = None
         if bool((mapping < 0).any()):
@@ -76,7 +76,7 @@ def _page_step(shape: tuple[int, int, int, int], strides: tuple[int, ...]) -> in
     page = strides[0] if pages > 1 else heads * size * width
     if strides[1:] != (size * width, width, 1) or page % width or page < heads * size * width:
         raise LongspanError(
-            f"longspan in vLLM: pages of shape {list(shape)} have strides {list(strides)}, not one key head after the "
+            f"pages of shape {list(shape)} have strides {list(strides)}, not one key head after the "
             "other without gaps; leave other caches and layouts out"
         )
     return page // (width // 2)
@@ -105,8 +105,9 @@ def _both(cache: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> tu
 
 
 def text_tokens(cache: Tensor, pages: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Keys and values ``[1, Hkv, count, D]`` of the first tokens of these pages (int64), copied one after the other."""
+    """Keys and values ``[1, Hkv, count, D]`` of the first tokens of these pages, copied one after the other."""
     heads, size, width = cache.shape[1:]
+    pages = pages[: -(-count // size)]
     keys, values = (cache.new_empty(1, heads, len(pages) * size, width // 2) for _ in range(2))
     for to, lying in zip((keys, values), halves(cache), strict=True):
         for head in range(heads):
@@ -120,3 +121,10 @@ def write(cache: Tensor, keys: Tensor, values: Tensor, slots: Slots) -> None:
         keys, values = keys[slots.rows], values[slots.rows]
     for new, lying in zip((keys, values), halves(cache), strict=True):
         lying[slots.pages, :, slots.places] = new.to(cache.dtype)
+
+
+def as_slice(ascending: Tensor, device: torch.device) -> slice | Tensor:
+    """Indices ``[P]`` int64, on ``device``; a slice, which copies nothing, where they follow one another."""
+    first, last = int(ascending[0]), int(ascending[-1])
+    follow = last + 1 - first == len(ascending) and bool((ascending.diff() == 1).all())
+    return slice(first, last + 1) if follow else ascending.to(device)

@@ -10,12 +10,11 @@ from torch import Tensor
 from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
 from longspan.kernels.banded import BandAngles, Plan
+from longspan.paged.bounds import Updates
+from longspan.paged.few import FewTokens, indices
+from longspan.paged.pages import NewTokens, Slots, as_slice
 from longspan.rope import CosSin, Table, cos_sin
 from longspan.selection.chunks import Chunks
-from longspan.vllm.bounds import Updates
-from longspan.vllm.chosen import FewChoosing
-from longspan.vllm.few import FewTokens, indices
-from longspan.vllm.pages import NewTokens, Slots, page_step
 
 FEW = 4  # new tokens up to which a request's keys are read in their pages, once for each; of more they are copied once
 
@@ -28,37 +27,36 @@ class Step:
         requests: those with new tokens, by rows, which they fill without gaps.
         slots: where the new tokens are written.
         size: tokens of a page.
+        table: ``[requests, n]``, the pages of each request in order, where the engine has it; None if there are none.
+            Numbers behind a request's pages may be any of pages that there are.
 
     Attributes:
         many: requests with many new tokens.
     """
 
-    def __init__(self, tables: Tables, requests: Sequence[NewTokens], slots: Slots, size: int) -> None:
+    def __init__(
+        self, tables: Tables, requests: Sequence[NewTokens], slots: Slots, size: int, table: Tensor | None = None
+    ) -> None:
         self.slots, self.size, self._tables = slots, size, tables
         self.rows = sum(one.count for one in requests)
         self.many = [(one, TokenSpan(one.past, one.count, (0,))) for one in requests if one.count > FEW]
         self._few_requests = [one for one in requests if one.count <= FEW]
-        # vLLM also runs steps of padding alone.
+        self._few_table = table
+        if table is not None and self.many:
+            few = torch.tensor([n for n, one in enumerate(requests) if one.count <= FEW], dtype=torch.int64)
+            self._few_table = table[as_slice(few, table.device)] if len(few) else None
+        # An engine may also run steps of padding alone.
         self._i = indices(requests) if requests else torch.zeros(0, dtype=torch.int64)
-        self._few: dict[int, FewTokens | FewChoosing] = {}
+        self._few: FewTokens | None = None
         self._updates: Updates | None = None
         self._key_cos_sin: dict[tuple[Table, torch.device], CosSin] = {}
 
-    def few(self, cache: Tensor) -> FewTokens | FewChoosing | None:
-        """The tokens that read their keys in a layer's pages ``[pages, Hkv, size, 2D]``; None if there are none."""
-        if not self._few_requests:
-            return None
-        apart = page_step(cache)
-        found = self._few.get(apart)
-        if found is None:
-            tables, where = self._tables, (self._few_requests, apart, self.size, cache.device)
-            found = (
-                FewTokens(tables.method.bands(tables.window), *where)
-                if tables.chooser is None
-                else FewChoosing(tables, *where)
-            )
-            self._few[apart] = found
-        return found
+    def few(self, device: torch.device) -> FewTokens | None:
+        """The tokens that read their keys in the pages, which are on ``device``; None if there are none."""
+        if self._few is None and self._few_requests:
+            assert self._few_table is not None
+            self._few = FewTokens(self._tables, self._few_requests, self._few_table, self.size, device)
+        return self._few
 
     def updates(self, selection: Chunks, device: torch.device) -> Updates:
         """New tokens' updates of the bounds of chunks."""

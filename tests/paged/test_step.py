@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from longspan.paged.attention import PagedAttention
+from longspan.paged.pages import NewTokens, Slots
+from longspan.paged.step import FEW, Step
 from longspan.rope import YaRN
-from longspan.vllm.attention import PagedAttention
-from longspan.vllm.pages import NewTokens, Slots
-from longspan.vllm.step import FEW, Step
 from support.cases import HEAD, ROPES, build, make_qkv
 from support.paged import poisoned
 
@@ -46,11 +46,12 @@ def outputs(case, impl, share):
         ]
         i = [(texts[text], torch.arange(s.start, s.stop)) for text, s in spans]
         slots = Slots.of(torch.cat([pages[j // SIZE] * SIZE + j % SIZE for pages, j in i]), SIZE)
-        step = Step(attention.tables, requests, slots, SIZE)
+        table = torch.stack([texts[text] for text, _ in spans])
+        step = Step(attention.tables, requests, slots, SIZE, table)
         for q, k, v, rope, cache in own:
             rows = [torch.cat([x[text, :, s] for text, s in spans], dim=1).transpose(0, 1) for x in (q, k, v)]
             found.append(torch.empty_like(rows[0]))
-            one = step if share else Step(attention.tables, requests, slots, SIZE)
+            one = step if share else Step(attention.tables, requests, slots, SIZE, table)
             attention(*rows, cache, one, found[-1], rope, scale=HEAD**-0.5)
         past = [a + b for a, b in zip(past, counts, strict=True)]
     return found

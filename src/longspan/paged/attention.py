@@ -15,16 +15,15 @@ from longspan.attend.tables import Tables
 from longspan.kernels import cpu
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
-from longspan.kernels.gathered import gathered
 from longspan.methods import Method
+from longspan.paged import pages
+from longspan.paged.chosen import PagedSelector, request_bounds
+from longspan.paged.few import FewTokens
+from longspan.paged.pages import NewTokens
+from longspan.paged.step import Step
 from longspan.rope import Rope
 from longspan.selection.chunks import Chunks
 from longspan.selection.queries import QueryBlock
-from longspan.vllm import pages
-from longspan.vllm.chosen import FewChoosing, PagedSelector, request_bounds
-from longspan.vllm.few import FewTokens
-from longspan.vllm.pages import NewTokens
-from longspan.vllm.step import Step
 
 
 class PagedAttention:
@@ -82,9 +81,9 @@ class PagedAttention:
                 rows = slice(request.first, request.first + request.count)
                 part = self._many(heads_first[:, :, rows], cache, step, request, span, rope, scale, softcap)
                 out[rows] = part[0].transpose(0, 1)
-            few = step.few(cache)
+            few = step.few(cache.device)
             if few is not None:
-                self._few(few, heads_first, cache, out, rope, scale, softcap)
+                self._few(few, q, cache, out, rope, scale, softcap)
 
     def reserve(self, q: Tensor, kv_heads: int, longest: int) -> None:
         """Take, and give back, the memory that a layer's longest text takes at most: for a run that measures it.
@@ -139,7 +138,7 @@ class PagedAttention:
 
     def _few(
         self,
-        few: FewTokens | FewChoosing,
+        few: FewTokens,
         q: Tensor,
         cache: Tensor,
         out: Tensor,
@@ -148,9 +147,13 @@ class PagedAttention:
         softcap: float | None,
     ) -> None:
         """The rows of requests with few new tokens, which read their keys in the pages, from ``q`` to ``out``."""
-        job = few.job(q[:, :, few.rows], cache, rope, scale, softcap)
-        for some, part, _ in gathered(job, self.impl):
-            if isinstance(few.rows, slice):
-                out[few.rows][some] = part[0].transpose(0, 1)
-            else:
-                out[few.rows[some]] = part[0].transpose(0, 1)
+        own, (keys, values), plan = q[few.rows], pages.all_tokens(cache), few.plan
+        part, lse = banded(
+            own[:, :, None], [keys] * len(plan.lo), values, plan, few.angles(rope.table), rope,
+            scale=scale, softcap=softcap, impl=self.impl, pages=few.pages(cache),
+        )  # fmt: skip
+        part, lse = part[:, :, 0], lse[:, :, 0]
+        if few.choices is not None:
+            of_rest, its_lse, asking = (x.transpose(0, 1)[None] for x in (part, lse, own))
+            few.choices.add(of_rest, its_lse, asking, cache, rope, scale=scale, softcap=softcap, impl=self.impl)
+        out[few.rows] = part

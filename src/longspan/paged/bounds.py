@@ -16,7 +16,7 @@ from torch import Tensor
 
 from longspan.dtypes import widen
 from longspan.errors import LongspanError
-from longspan.vllm.pages import NewTokens, page_step
+from longspan.paged.pages import NewTokens, page_step
 
 
 def room(cache: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def room(cache: Tensor) -> Tensor:
     pages, heads, size, width = cache.shape
     if page_step(cache) != 2 * heads * (size + 1):
         raise LongspanError(
-            f"longspan in vLLM: pages of shape {list(cache.shape)} have strides {list(cache.stride())}, which leaves "
+            f"pages of shape {list(cache.shape)} have strides {list(cache.stride())}, which leaves "
             "no room for the bounds of chunks; leave other caches and layouts out"
         )
     after = cache.storage_offset() + heads * size * width
@@ -62,12 +62,17 @@ class Updates:
             own = [(one, one.past + n) for one in few if n < one.count]
             columns = (
                 [one.first + n for one, _ in own],
-                [int(one.pages[i // size]) for one, i in own],
-                [int(one.pages[max(i - 1, 0) // size]) for one, i in own],
                 [i % length == 0 for _, i in own],
             )
-            rows, pages, before, first = (torch.tensor(column, device=device) for column in columns)
-            self._few.append(_OneMore(rows, pages, before, first[:, None, None]))
+            rows, first = (torch.tensor(column, device="cpu").to(device) for column in columns)
+            # Looked up where the pages are numbered, for which a device need not be waited.
+            pages = [one.pages[i // size] for one, i in own]
+            before = [
+                one.pages[i // size - 1] if i and i % size == 0 else page
+                for (one, i), page in zip(own, pages, strict=True)
+            ]
+            of, last = (torch.stack(each).to(device).long() for each in (pages, before))
+            self._few.append(_OneMore(rows, of, last, first[:, None, None]))
 
     def write(self, cache: Tensor, keys: Tensor) -> None:
         """Take in the step's unrotated keys ``[T, Hkv, D]``."""
@@ -86,30 +91,30 @@ class Updates:
         grid = signed.new_full((end - begin, *signed.shape[1:]), float("-inf"))
         grid[one.past - begin : stop - begin] = signed
         pages = grid.unflatten(0, (-1, size)).amax(dim=1)
+        numbers = one.pages.to(held.device)
         if one.past > begin:
             last = (one.past - 1) // size
             at = last - begin // size
-            pages[at] = torch.maximum(pages[at], held[one.pages[last]])
+            pages[at] = torch.maximum(pages[at], held[numbers[last]])
         pages = pages.unflatten(0, (-1, length // size)).cummax(dim=1).values.flatten(0, 1)
         touched = slice(one.past // size, -(-stop // size))
         own = slice(touched.start - begin // size, touched.stop - begin // size)
-        held[one.pages[touched].to(held.device)] = pages[own]
+        held[numbers[touched].long()] = pages[own]
 
 
 def _late(requests: Sequence[NewTokens], length: int, size: int) -> list[NewTokens]:
-    """Requests that go on from a page which another one writes in this step, each after those that it needs.
+    """Requests that may go on from a page which another one fills in this step, each after those that it needs.
 
-    vLLM shares a page from when it is scheduled: texts that begin alike may come in one step, in any order.
+    An engine may share a page from when it is scheduled: texts that begin alike may come in one step, in any order. A
+    page has the same place in all of them, so places say enough.
     """
-    within = [one for one in requests if one.past % size == 0 and one.past % length]
-    if not within:
-        return []
-    written = {n for one in requests for n in one.pages[one.past // size : -(-(one.past + one.count) // size)].tolist()}
-    return sorted((one for one in within if int(one.pages[one.past // size - 1]) in written), key=lambda one: one.past)
+    filled = {end for one in requests for end in range((one.past // size + 1) * size, one.past + one.count + 1, size)}
+    late = [one for one in requests if one.past % length and one.past in filled]
+    return sorted(late, key=lambda one: one.past)
 
 
 def last_pages(pages: Tensor, chunks: int, length: int, size: int) -> Tensor:
-    """``[P, chunks]`` int64: of the pages ``[P, n]`` of texts those that hold the bounds of their first, full chunks.
+    """``[P, chunks]``: of the pages ``[P, n]`` of texts those that hold the bounds of their first, full chunks.
 
     The pages of one text may be ``[n]``; the result then has no ``P`` either.
     """
@@ -119,6 +124,6 @@ def last_pages(pages: Tensor, chunks: int, length: int, size: int) -> Tensor:
 
 def bounds(cache: Tensor, pages: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest and the largest keys ``[P, Hkv, n, D]``, widened, that pages ``[P, n]`` hold."""
-    held = widen(room(cache)[pages]).transpose(1, 2)
+    held = widen(room(cache)[pages.long()]).transpose(1, 2)
     negated, high = held.chunk(2, dim=-1)
     return -negated, high
