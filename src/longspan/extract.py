@@ -62,10 +62,10 @@ def extract(path: Path) -> str:
     data, is_pdf = files.read(path), path.suffix.lower() in _PDF
     package = "pypdf" if is_pdf else "selectolax"
     if find_spec(package) is None:
-        raise DocumentError(f"{path}: it takes {package} to read this: pip install 'longspan[files]'")
+        raise DocumentError(f"{path}: reading this file requires {package}: pip install 'longspan[files]'")
     text = _of_pdf(path, data) if is_pdf else _of_html(path, data)
     if not text.strip():
-        raise DocumentError(f"{path}: there is no text in it; pages that are pictures need a program that reads those")
+        raise DocumentError(f"{path}: it contains no text; scanned pages need text recognition (OCR) first")
     return text
 
 
@@ -177,5 +177,5 @@ def _plain_tags(path: Path, html: str, *, in_xml: bool) -> str:
         opened[name] += step
         depth += step
         if depth > most:
-            raise DocumentError(f"{path}: HTML whose elements lie more than {most:,} deep in one another")
+            raise DocumentError(f"{path}: HTML with elements nested more than {most:,} deep")
     return "".join(parts) + html[at:]

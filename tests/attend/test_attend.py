@@ -115,7 +115,7 @@ def test_a_named_kernel_runs_or_raises(name):
     q, k, v = make_qkv(40, dtype=torch.float32)
     with pytest.raises(ValueError, match="flash_cpu.*softcap.*torch"):
         Attender(case.method, case.window, "flash_cpu")(q, k, v, ROPES["half-all"](), scale=1.0, softcap=5.0)
-    with pytest.raises(ValueError, match="impl is one of .*torch"):
+    with pytest.raises(ValueError, match="impl must be one of .*torch"):
         Attender(case.method, case.window, "fast")(q, k, v, ROPES["half-all"](), scale=1.0)
 
 

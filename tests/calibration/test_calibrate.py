@@ -289,7 +289,7 @@ def test_weights_that_are_no_tensors_are_named_before_a_text_is_read(tmp_path):
     model = quantize_dynamic(make("llama"), {torch.nn.Linear}, dtype=torch.qint8)
     lengths: list[int] = []
     model.lm_head.register_forward_pre_hook(lambda module, args: lengths.append(args[0].shape[1]))
-    with pytest.raises(longspan.LongspanError, match="_packed_params is no tensor but a tuple .*cannot be hashed"):
+    with pytest.raises(longspan.LongspanError, match="_packed_params is not a tensor but a tuple .*cannot be hashed"):
         longspan.calibrate(model, [prompts(1, 200)[0]], tokens=200)
     assert max(lengths) < WINDOW  # those of the probe
 

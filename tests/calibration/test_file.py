@@ -182,7 +182,7 @@ def damaged(path, change):
         (lambda t, s: t["heads.0.theta_q"].fill_(float("nan")), "not finite"),
         (
             lambda t, s: t["heads.0.theta_q"].view(torch.int32)[0, 0, 0].bitwise_xor_(1),
-            "damaged: its maps are not those",
+            "damaged: its maps differ from those",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_short_text_is_said(run, folder, book, tmp_path):
             ["--text", "BOOK", "--out", "c.st", "--tokens", "500", "--report", "--report-tokens", "100"],
             ["100 tokens leave 0 keys", "at least 226 tokens"],
         ),
-        (["--text", "BOOK", "--out", "c.st", "--report-text", "BOOK"], ["--report-text: only for --report"]),
+        (["--text", "BOOK", "--out", "c.st", "--report-text", "BOOK"], ["--report-text: valid only with --report"]),
         (["--text", "BOOK", "--out", "c.st", "--report-top", "8", "--report-tokens", "4"], ["-tokens, --report-top:"]),
     ],
 )

@@ -45,11 +45,11 @@ def test_a_model_that_cannot_be_extended(run, not_rope):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--length", "200k"], "--length is a text's"),
-        (["--method", "dca", "--device", "cpu"], "--method, --device: only for a model"),
-        (["bundled", "--length", "200kb"], "131072, 200k or 1M, or windows: 64x; not '200kb'"),
+        (["--length", "200k"], "--length requires a model"),
+        (["--method", "dca", "--device", "cpu"], "--method, --device: valid only with a model"),
+        (["bundled", "--length", "200kb"], "(131072, 200k, 1M) or of windows (64x), not '200kb'"),
         (["bundled", "--method", "dcaa"], "did you mean 'dca'"),
-        (["bundled", "--seconds", "0"], "seconds are more than 0"),
+        (["bundled", "--seconds", "0"], "seconds must be more than 0"),
         (["bundled", "--kv-dir", "/no/such/folder"], "is not a folder"),
         (["./nowhere"], "this model folder does not exist"),
     ],
@@ -90,5 +90,5 @@ def test_lengths(text, tokens):
 
 @pytest.mark.parametrize("text", ["", "k", "-1", "0", "1.5", "1e5", "4xx", "200 k", "nan", "9" * 400])
 def test_lengths_that_are_none(text):
-    with pytest.raises(LongspanError, match="--length is a number of tokens"):
+    with pytest.raises(LongspanError, match="--length must be a number of tokens"):
         parse_length(text, window=512)

@@ -119,7 +119,7 @@ def test_documents_and_verify(run, document, tmp_path):
     assert run("documents", document).out == run("documents", tmp_path).out, "a document is listed itself"
     (document / "reading.json").write_text("{}")
     (row,) = json.loads(run("documents", tmp_path, "--json").out)["documents"]
-    assert row["state"].startswith("whole; an append was stopped, and") and row["reason"] is None
+    assert row["state"].startswith("whole; an append was interrupted, and") and row["reason"] is None
     (document / "reading.json").unlink()
     (document / "manifest.json").write_text("{}")
     ran = run("documents", tmp_path)
@@ -170,17 +170,17 @@ def test_names_of_texts(run, folder, tmp_path, monkeypatch):
 def test_one_line(run, folder, book, document, tmp_path):
     out = ["--model", folder, "--out"]
     refused(run("read", tmp_path / "none.txt", *out, tmp_path / "a"), "none.txt")
-    refused(run("read", book, *out, document, "--method", "dca"), "a document here already", "method")
+    refused(run("read", book, *out, document, "--method", "dca"), "already holds a document of another", "method")
     refused(run("read", book, *out, book), "is a file")
     refused(run("read", book, *out, tmp_path / "a", "--method", "magic"), "magic")
-    refused(run("read", book, *out, tmp_path / "a", "--layout", "x"), "a layout is")
-    refused(run("read", book, *out, tmp_path / "a", "--append"), "no such document")
+    refused(run("read", book, *out, tmp_path / "a", "--layout", "x"), "a layout must be")
+    refused(run("read", book, *out, tmp_path / "a", "--append"), "this document does not exist")
     refused(run("ask", document, " "), "question is empty")
-    refused(run("ask", tmp_path / "none", ASK), "no such document")
+    refused(run("ask", tmp_path / "none", ASK), "this document does not exist")
     refused(run("ask", document, ASK, "--model", "bundled"), "in the document and")
     refused(run("ask", document, ASK, "--html", tmp_path / "no" / "page.html"), "page.html")
-    refused(run("chat", tmp_path), "no document in this folder")
-    refused(run("documents", tmp_path / "none"), "no such folder")
+    refused(run("chat", tmp_path), "this folder is not a document")
+    refused(run("documents", tmp_path / "none"), "this folder does not exist")
     refused(run("verify", book), "is a file")
 
 
@@ -196,11 +196,12 @@ def forge(document, change):
 def test_a_forged_value_is_refused_as_the_document_s(run, folder, book, document):
     forge(document, lambda facts: facts.update(prefill_chunk=0))
     refused(
-        run("read", book, "--model", folder, "--out", document, "--append"), "facts.prefill_chunk is 0, which cannot be"
+        run("read", book, "--model", folder, "--out", document, "--append"),
+        "facts.prefill_chunk is 0, which is invalid",
     )
     forge(document, lambda facts: facts.update(prefill_chunk=64, window=2**40))
     ran = run("ask", document, ASK)
-    refused(ran, "facts.window is 1099511627776, which cannot be", "read the text again")
+    refused(ran, "facts.window is 1099511627776, which is invalid", "read the text again")
     assert "--window" not in ran.err
 
 

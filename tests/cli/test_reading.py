@@ -51,7 +51,7 @@ def test_an_append_that_is_stopped_goes_on(run, folder, book, tmp_path):
     os.kill(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM and "tokens are kept in" in err
-    assert "an append was stopped" in run("documents", tmp_path).out
+    assert "an append was interrupted" in run("documents", tmp_path).out
     assert run(*args).code == 0 and run("verify", out).code == 0
     assert "append" not in run("documents", tmp_path).out
 

@@ -209,7 +209,7 @@ def test_a_calibration_that_auto_has_no_use_for_is_read_all_the_same(bundled, mo
     [
         ({"length": 0}, "length must be a number of tokens"),
         ({"length": "200k"}, "length must be an integer"),
-        ({"seconds": 0}, "seconds are more than 0"),
+        ({"seconds": 0}, "seconds must be more than 0"),
         ({"method": "dcaa"}, "did you mean 'dca'"),
         ({"kv_dir": "/no/such/folder"}, "is not a folder"),
     ],

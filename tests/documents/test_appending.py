@@ -164,5 +164,5 @@ def test_what_was_kept_of_it_is_checked(path, fresh, tokenizer):
 def test_nothing_to_append(path, fresh, tokenizer, tmp_path):
     with pytest.raises(DocumentError, match="no text to append"):
         append_texts(path, fresh(), tokenizer, [("empty.txt", "")])
-    with pytest.raises(DocumentError, match="no such document"):
+    with pytest.raises(DocumentError, match="this document does not exist"):
         append_texts(tmp_path / "none", fresh(), tokenizer, MORE)

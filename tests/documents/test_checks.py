@@ -229,7 +229,7 @@ def test_another_method_is_one_line(saved, fresh, tokenizer):
             lambda f: f["parameters"].update(chunk_length=0),
             "its method longheads cannot be .*; the manifest is damaged, read",
         ),
-        (lambda f: f.update(method="x"), "its method is 'x' .*; take the longspan that wrote it"),
+        (lambda f: f.update(method="x"), "its method is 'x' .*; use the version of longspan that wrote it"),
     ],
 )
 def test_a_forged_value_is_refused_with_the_folder_and_a_way_out(saved, fresh, tokenizer, tmp_path, change, said):
@@ -276,7 +276,7 @@ def test_the_canary_sees_what_hashes_do_not(saved, fresh, tokenizer, monkeypatch
 
     forward = canary.forward
     monkeypatch.setattr(canary, "forward", lambda *args: forward(*args) + 1e-6)
-    with pytest.raises(LongspanError, match="does not say after it what it said.*same machine"):
+    with pytest.raises(LongspanError, match="logits differ from those stored with the document.*same machine"):
         longspan.Document.open(saved, fresh(), tokenizer)
     monkeypatch.setattr(fingerprint, "machine_of", lambda *args: "another one")
     longspan.Document.open(saved, fresh(), tokenizer)

@@ -39,7 +39,7 @@ def test_half_of_a_surrogate_pair(fresh, tokenizer):
 def test_a_text_of_no_tokens(fresh, words, tmp_path):
     """An append of one wrote the files of the last segment anew, with the document still naming those before."""
     model, place = fresh(), tmp_path / "a.longspan"
-    with pytest.raises(DocumentError, match="have to be tokens"):
+    with pytest.raises(DocumentError, match="tokens must be"):
         longspan.read(model, words, " \n ")
     document = longspan.read(model, words, "a b " * 40, out=place)
     before = contents(place)
@@ -47,7 +47,7 @@ def test_a_text_of_no_tokens(fresh, words, tmp_path):
         with pytest.raises(DocumentError, match="the tokenizer may have dropped"):
             call("  ")
     for ids in ([], [[3, 4]], [-1], [5_000]):
-        with pytest.raises(DocumentError, match="have to be tokens|has token (5,000|-1)"):
+        with pytest.raises(DocumentError, match="tokens must be|gives token (5,000|-1)"):
             document.append_tokens(torch.tensor(ids, dtype=torch.int64))
     document.save(place)
     assert verify(place).tokens == 80 and contents(place) == before
@@ -56,7 +56,7 @@ def test_a_text_of_no_tokens(fresh, words, tmp_path):
 def test_tokens_that_the_model_does_not_have(fresh, words):
     document = longspan.read(fresh(), words, "a b " * 40)
     for call in (document.append, document.ask, Conversation(document).say):
-        with pytest.raises(DocumentError, match="has token 5,000 by this tokenizer, and the model has 2,048"):
+        with pytest.raises(DocumentError, match="this tokenizer gives token 5,000, but the model has only 2,048"):
             call("a beyond")
 
 

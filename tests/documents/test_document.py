@@ -141,7 +141,7 @@ def test_a_fork_goes_its_own_way(document, tmp_path):
     assert branch.tokens > document.tokens and not document.text.endswith("The other end.")
     document.save(tmp_path / "a.longspan")
     branch.save(tmp_path / "b.longspan")
-    with pytest.raises(DocumentError, match="there is a document here already"):
+    with pytest.raises(DocumentError, match="already holds a document"):
         branch.fork().save(tmp_path / "a.longspan")
 
 
@@ -152,7 +152,7 @@ def test_two_who_append_to_one(document, fresh, tokenizer, tmp_path):
     document.append("\nOne.")
     document.save(path)
     other.append("\nTwo.")
-    with pytest.raises(DocumentError, match="somebody else changed"):
+    with pytest.raises(DocumentError, match="another process changed"):
         other.save(path)
     with Folder(path).alone(), pytest.raises(DocumentError, match="another process is writing"):
         document.append("\nThree.")
@@ -233,7 +233,7 @@ def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_p
             DocumentError, match=rf"not finished \({300 * prefill_chunks:,} of .*same `longspan read` again"
         ):
             longspan.Document.open(broken, fresh(), tokenizer)
-    with pytest.raises(DocumentError, match="not finished, of another parameters.chunk_length"):
+    with pytest.raises(DocumentError, match="unfinished reading of another parameters.chunk_length"):
         longspan.read(
             fresh(), tokenizer, text, method=longspan.LongHeads(chunk_length=4), prefill_chunk=300, out=broken
         )
@@ -244,7 +244,7 @@ def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_p
     read.clear()
     again = longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=broken, done=lambda *x: read.append(x))
     assert not read and again.tokens == len(again.contents.ids), "what is read is opened"
-    with pytest.raises(DocumentError, match="a document here already, of another prefill_chunk"):
+    with pytest.raises(DocumentError, match="already holds a document of another prefill_chunk"):
         longspan.read(fresh(), tokenizer, text, prefill_chunk=299, out=broken)
 
 
@@ -285,7 +285,7 @@ def test_a_conversation(document, fresh, tokenizer, tmp_path):
     assert opened.ask("More?", 4).tokens == branch.ask("More?", 4).tokens
     for _ in range(2):
         talk.undo()
-    with pytest.raises(DocumentError, match="nothing was asked yet"):
+    with pytest.raises(DocumentError, match="no question was asked yet"):
         talk.undo()
 
 
@@ -309,7 +309,7 @@ def test_a_document_is_not_saved_over_a_reading_that_was_not_finished(document, 
     with pytest.raises(InterruptedError):
         longspan.read(fresh(), tokenizer, text, prefill_chunk=200, out=path, done=stop)
     before = contents_of(path)
-    with pytest.raises(DocumentError, match="holds a reading that was not finished; name a new folder"):
+    with pytest.raises(DocumentError, match="holds an unfinished reading; name a new folder"):
         document.save(path)
     assert contents_of(path) == before
 

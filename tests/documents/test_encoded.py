@@ -64,7 +64,7 @@ def test_what_is_read_late_is_checked_then(copied, fresh, tokenizer, name, at):
 @pytest.mark.parametrize("name", ["tokens-0001.safetensors", "text-0001.txt"])
 def test_sizes_are_compared_at_opening(copied, fresh, tokenizer, name):
     (copied / name).write_bytes((copied / name).read_bytes() + b"x")
-    with pytest.raises(DocumentError, match=f"{name} has .* bytes where its manifest says"):
+    with pytest.raises(DocumentError, match=f"{name} has .* bytes instead of the"):
         longspan.Document.open(copied, fresh(), tokenizer)
 
 

@@ -109,7 +109,7 @@ def test_what_stands_apart(text_of, page, text):
     ids=["ended", "attribute", "slash", "lists", "unknown"],
 )
 def test_elements_that_lie_too_deep(text_of, page):
-    with pytest.raises(DocumentError, match=r"elements lie more than [\d,]+ deep in one another"):
+    with pytest.raises(DocumentError, match=r"elements nested more than [\d,]+ deep"):
         text_of(page)
 
 

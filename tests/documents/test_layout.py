@@ -118,7 +118,7 @@ def test_a_reading_goes_on_the_day_after(tokenizer, fresh, tmp_path, monkeypatch
     ],
 )
 def test_a_template_that_does_not_show_the_text(tokenizer, template):
-    with pytest.raises(DocumentError, match="the chat template.*take layout 'plain', or write one of your own"):
+    with pytest.raises(DocumentError, match="the chat template.*use layout 'plain', or write your own"):
         find_layout(with_template(tokenizer, template))
     assert find_layout(with_template(tokenizer, template), "plain").joint == "\n"
 
@@ -133,7 +133,7 @@ def test_a_template_that_shows_no_answers(tokenizer):
 def test_a_tokenizer_without_a_template(tokenizer):
     plain = with_template(tokenizer, None)
     assert find_layout(plain) == find_layout(plain, "plain")
-    with pytest.raises(DocumentError, match="the tokenizer has no chat template; take layout 'plain'"):
+    with pytest.raises(DocumentError, match="the tokenizer has no chat template; use layout 'plain'"):
         find_layout(plain, "chat")
 
 
@@ -147,7 +147,7 @@ def test_a_layout_of_ones_own(tokenizer, fresh):
     "wanted", ["{question}{document}", "{document}", "{document}{document}{question}", "chatty", ""]
 )
 def test_no_such_layout(tokenizer, wanted):
-    with pytest.raises(DocumentError, match="a layout is 'auto', 'chat', 'plain', or a text with"):
+    with pytest.raises(DocumentError, match="a layout must be 'auto', 'chat', 'plain', or a text with"):
         find_layout(tokenizer, wanted)
 
 

@@ -53,7 +53,7 @@ def test_a_file_in_place_of_a_text_is_refused(fresh, tokenizer, tmp_path, kind):
 def test_layers_that_keep_a_state_are_refused_before_anything_is_read(tokenizer, text, tmp_path):
     model = lfm2()
     model.resize_token_embeddings(len(tokenizer))
-    with pytest.raises(DocumentError, match="layer 0 keeps a .*, which no document can hold; read the text with"):
+    with pytest.raises(DocumentError, match="layer 0 keeps a .*, which a document cannot hold; use"):
         longspan.read(model, tokenizer, text, method="dca", out=tmp_path / "book.longspan")
     assert not any(tmp_path.iterdir())
     assert longspan.inspect(model).attached, "it is extended no more"
@@ -86,14 +86,14 @@ def test_the_model_has_to_run_what_it_ran(document):
         (lambda d, p: d.ask("x", 0), "max_new_tokens"),
         (lambda d, p: d.append(""), "no text to append"),
         (lambda d, p: longspan.read(d.model, d.tokenizer, ""), "text is empty"),
-        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="{document}"), "a layout is"),
+        (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="{document}"), "a layout must be"),
         (lambda d, p: longspan.read(d.model, d.tokenizer, "x", layout="chat"), "no chat template"),
         (lambda d, p: longspan.read(d.model, d.tokenizer, "x", prefill_chunk=0), "prefill_chunk"),
         (lambda d, p: d.save(p / "file"), "is a file"),
-        (lambda d, p: d.save(p), "holds file, which is of no document"),
-        (lambda d, p: d.go_on(torch.tensor([1, 2]), 3), "only tokens that begin with"),
-        (lambda d, p: longspan.Document.open(p / "none", d.model, d.tokenizer), "no such document"),
-        (lambda d, p: longspan.Document.open(p, d.model, d.tokenizer), "no document in this folder"),
+        (lambda d, p: d.save(p), "holds file, which does not belong to a document"),
+        (lambda d, p: d.go_on(torch.tensor([1, 2]), 3), "must begin with those of the document"),
+        (lambda d, p: longspan.Document.open(p / "none", d.model, d.tokenizer), "this document does not exist"),
+        (lambda d, p: longspan.Document.open(p, d.model, d.tokenizer), "this folder is not a document"),
         (lambda d, p: longspan.Document.open(p / "file", d.model, d.tokenizer), "is a file"),
     ],
 )
@@ -110,6 +110,6 @@ def test_a_length_that_is_none_is_refused(fresh, tokenizer, length):
 
 
 def test_a_tokenizer_of_another_model_is_refused(reader, tokenizer, text, tmp_path):
-    with pytest.raises(DocumentError, match="and the model has 300 tokens; take the tokenizer that belongs"):
+    with pytest.raises(DocumentError, match="but the model has only 300 tokens; use the tokenizer of the model"):
         longspan.read(reader(vocab_size=300), tokenizer, text, out=tmp_path / "one")
     assert not (tmp_path / "one").exists()

@@ -69,14 +69,14 @@ def edited(change):
         (edited(lambda held: held["segments"][0].update(room=2**40)), "segment 0"),
         (
             edited(lambda held: held["facts"].update(prefill_chunk=0)),
-            "its manifest.facts.prefill_chunk is 0, which cannot be",
+            "its manifest.facts.prefill_chunk is 0, which is invalid",
         ),
     ],
     ids=["cut", "altered", "missing", "link", "no files", "absurd heads", "absurd room", "no prefill chunk"],
 )
 def test_what_was_spoiled_is_refused(begun, fresh, tokenizer, text, spoil, said):
     spoil(begun)
-    with pytest.raises(DocumentError, match=f"what is kept of its reading cannot be used.*{said}.*remove the folder"):
+    with pytest.raises(DocumentError, match=f"the saved part of its reading cannot be used.*{said}.*remove the folder"):
         longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=begun)
     assert not (begun / "manifest.json").exists()
 

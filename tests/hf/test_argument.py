@@ -110,7 +110,7 @@ def test_two_caches_in_one_call_are_refused() -> None:
     longspan.extend(model, "dca")
     twice = {"cache": longspan.new_cache(model), "past_key_values": longspan.new_cache(model)}
     # From 5.24 on generate takes the later one before longspan sees the call, and warns of that.
-    words = "a cache twice, a LongspanCache as cache and a LongspanCache as past_key_values"
+    words = "two caches, a LongspanCache as cache and a LongspanCache as past_key_values"
     for call in (model, model.base_model, *([] if CACHE_ARGUMENT == "cache" else [model.generate])):
         with pytest.raises(longspan.CacheError, match=words):
             call(prompts(1, 20), **twice)

@@ -298,7 +298,7 @@ def test_copies_of_an_extended_model_are_refused():
 
 def test_an_unknown_kernel_is_refused_before_anything_is_attached():
     model = make("llama")
-    with pytest.raises(ValueError, match="impl is one of"):
+    with pytest.raises(ValueError, match="impl must be one of"):
         longspan.extend(model, "dca", impl="bogus")
     assert model.config._attn_implementation != "longspan"
 

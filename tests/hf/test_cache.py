@@ -170,7 +170,7 @@ def test_rows_that_a_cache_has_not_are_refused_before_a_layer_changes(call, rows
         model(padded, attention_mask=mask, past_key_values=one)
     with pytest.raises(longspan.CacheError, match="holds 2 rows"):
         getattr(cache, call)(torch.tensor(rows))
-    with pytest.raises(ValueError, match="once or more"):
+    with pytest.raises(ValueError, match="repeats must be at least 1"):
         cache.batch_repeat_interleave(0)
     more, mask = prompts(2, 5, seed=2), torch.cat((mask, torch.ones_like(mask[:, :5])), dim=1)
     one, other = (model(more, attention_mask=mask, past_key_values=x).logits for x in (cache, whole))

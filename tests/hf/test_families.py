@@ -115,7 +115,7 @@ def test_a_model_around_the_decoder_that_makes_its_masks(options, pads):
     images = padded.clone()
     images[:, 10:14] = 100
     sight = {"pixel_values": torch.randn(2, 3, 28, 28), "token_type_ids": (images == 100).long()}
-    with pytest.raises(longspan.LongspanError, match="reads images or sound: an extended model reads text alone"):
+    with pytest.raises(longspan.LongspanError, match="reads images or sound: an extended model reads only text"):
         model(images, attention_mask=mask, **sight)
 
 
@@ -152,7 +152,7 @@ def test_layers_that_a_text_leaves_out():
     assert close(model(ids[:, 130:], past_key_values=cache).logits, whole[:, 130:])
     assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=3, **options), plain)
     image = {"cross_attention_states": torch.randn(1, 8, 64), "cross_attention_mask": torch.ones(1, 150, 1, 4)}
-    with pytest.raises(longspan.LongspanError, match="reads images or sound: an extended model reads text alone"):
+    with pytest.raises(longspan.LongspanError, match="reads images or sound: an extended model reads only text"):
         model(ids, **image)
 
 

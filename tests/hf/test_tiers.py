@@ -119,7 +119,7 @@ def test_a_relative_folder_is_made_absolute(model, tmp_path, monkeypatch):
 
 def test_extend_refuses(model, tmp_path, monkeypatch):
     for given, match in (
-        ({"kv_tier": "tape"}, "kv_tier is one of"),
+        ({"kv_tier": "tape"}, "kv_tier must be one of"),
         ({"kv_tier": "host", "kv_dir": tmp_path}, "kv_dir is for"),
         ({"kv_tier": "disk", "kv_dir": tmp_path / "no"}, "is not a folder"),
     ):

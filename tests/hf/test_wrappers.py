@@ -220,7 +220,7 @@ def test_learned_keys_around_an_extended_model_are_refused():
     prefix = peft.get_peft_model(model, config).eval()
     refused = "is a DynamicCache, which an extended model cannot use"
     # Since transformers 5.24 PEFT leaves the cache that generate gives where it is, and adds its own by the old name.
-    twice = "has a cache twice, a LongspanCache as cache and a DynamicCache as past_key_values; .*PEFT"
+    twice = "has two caches, a LongspanCache as cache and a DynamicCache as past_key_values; .*PEFT"
     for call, words in ((prefix, refused), (prefix.generate, twice if CACHE_ARGUMENT == "cache" else refused)):
         with pytest.raises(longspan.CacheError, match=words):
             call(input_ids=prompts(1, 80))

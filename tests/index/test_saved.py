@@ -89,7 +89,7 @@ def test_what_is_not_of_such_an_index_is_refused(name, rope):
     saved, entries = index.save(), laid(index.save())
     wrong = [
         (replace(saved, counts={**saved.counts, "length": [LENGTH - 1]}), entries, f"of {LENGTH - 1} tokens"),
-        (saved, replace(entries, count=entries.count - 1), "entries, where it should have"),
+        (saved, replace(entries, count=entries.count - 1), "entries, but should have"),
         (saved, None, "has 0 entries"),
     ]
     if saved.inputs:

@@ -44,5 +44,5 @@ def test_a_named_one_runs_or_raises():
         resolve("triton", CPU, some)
     with pytest.raises(ValueError, match="^flash_cpu cannot run here: this kernel has no such implementation; use"):
         resolve("flash_cpu", CPU, some)
-    with pytest.raises(ValueError, match="impl is one of auto, .*, reference, not 'tiled'"):
+    with pytest.raises(ValueError, match="impl must be one of auto, .*, reference, not 'tiled'"):
         resolve("tiled", CPU, some)

@@ -152,7 +152,7 @@ def test_strided_chunks(impl):
 
 def test_a_named_kernel_runs_or_raises(monkeypatch):
     q, keys = random(1, 1, 2, 1, HEAD), random(1, 1, 5, HEAD)
-    with pytest.raises(ValueError, match="impl is one of auto, .*, torch, reference, not 'flash'"):
+    with pytest.raises(ValueError, match="impl must be one of auto, .*, torch, reference, not 'flash'"):
         token_scores(q, keys, impl="flash")
     # Triton is installed where tests run.
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)

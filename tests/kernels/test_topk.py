@@ -170,5 +170,5 @@ def test_a_named_kernel_runs_or_raises():
         topk(random(2, 9).double(), 5, impl="compiled")
     with pytest.raises(ValueError, match="flash_cpu cannot run here: this kernel has no such implementation"):
         topk(random(2, 9), 5, impl="flash_cpu")
-    with pytest.raises(ValueError, match="impl is one of auto, .*, torch, reference, not 'best'"):
+    with pytest.raises(ValueError, match="impl must be one of auto, .*, torch, reference, not 'best'"):
         topk(random(2, 9), 5, impl="best")

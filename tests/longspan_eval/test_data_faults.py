@@ -96,5 +96,5 @@ def test_a_training_file_is_needed_checked_and_large_enough(tmp_path, tokenizer)
     with pytest.raises(DataError, match="changed since its records were read"):
         task.build(tokenizer, length=900, seed=0, record=record)
     path.unlink()
-    with pytest.raises(DataError, match=r"train\.jsonl: there is no such file"):
+    with pytest.raises(DataError, match=r"train\.jsonl: this file does not exist"):
         read_records(task, tmp_path / "data")

@@ -76,13 +76,13 @@ def test_a_wrong_line_is_named(write, line, said):
 
 
 def test_what_is_missing_is_named_with_the_way_out(write, tmp_path):
-    with pytest.raises(DataError, match="no such data folder"):
+    with pytest.raises(DataError, match="this data folder does not exist"):
         read_file(FILE, tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"data\.jsonl: there is no such file \(the attic\)"):
+    with pytest.raises(DataError, match=r"data\.jsonl: this file does not exist \(the attic\)"):
         read_file(FILE, tmp_path)
     with pytest.raises(DataError, match="holds no records"):
         read_file(FILE, write("\n \n"))
-    with pytest.raises(DataError, match=r"reads longbench/trec\.jsonl .*: say in which data folder"):
+    with pytest.raises(DataError, match=r"reads longbench/trec\.jsonl .*: pass its folder"):
         read_records(TASKS["longbench-trec"], None)
     made = replace(TASKS["longbench-trec"], data=None)
     with pytest.raises(ValueError, match="is synthetic and reads no data"):

@@ -103,7 +103,7 @@ def test_a_prompt_that_kills_whoever_reads_it_is_an_error(cluster):
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     made = study((replace(PASSKEY, build=dies),), ("stock",), (200, 300), samples=3)
     answers = {(one.measure.length, one.measure.seed): s.error for one, s in cluster.run(parts(made), load=bundled)}
-    words = "the worker died (killed, of too little memory perhaps)"
+    words = "the worker died (killed, perhaps for lack of memory)"
     assert LIVES == 2 and answers[300, 1] == answers[200, 1] == words
     assert {error for (_, seed), error in answers.items() if seed != 1} == {None}
 

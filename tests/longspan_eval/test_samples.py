@@ -145,7 +145,7 @@ def test_a_damaged_archive_is_named_and_left_alone(packed, damage):
     path.write_bytes(damage(path.read_bytes()))
     before = path.read_bytes()
     for use in (read, Samples):
-        with pytest.raises(LongspanError, match=r"samples-512\.jsonl\.gz: this is no whole gzip file"):
+        with pytest.raises(LongspanError, match=r"samples-512\.jsonl\.gz: this is not a complete gzip file"):
             use(packed)
     assert path.read_bytes() == before
     path.write_bytes(gzip.compress(b"[]\n"))

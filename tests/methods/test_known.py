@@ -86,7 +86,7 @@ def test_one_that_cannot_be_is_named_with_its_package(install, name, value, sour
     known = KnownMethods([StreamingLLM])
     with pytest.raises(LongspanError, match=words) as error:
         known.get("dca")
-    assert f"mend its entry point in the group {GROUP}, or uninstall the package {value[:5]}" in str(error.value)
+    assert f"correct its entry point in the group {GROUP}, or uninstall the package {value[:5]}" in str(error.value)
 
 
 def test_methods_are_added_and_taken_away_by_name():

@@ -214,12 +214,12 @@ def test_forgetting_on_a_full_disk_forgets_nothing(tmp_path, monkeypatch):
     [
         ("[" * 100_000, "nested too deep"),
         ("", "it is empty"),
-        ("null", "no JSON object"),
-        ("[]", "no JSON object"),
+        ("null", "not a JSON object"),
+        ("[]", "not a JSON object"),
         ("{}", "its key is missing"),
-        ('{"key": 3}', "its key is no text"),
+        ('{"key": 3}', "its key is not a text"),
         ('{"key": "a"}', "it has no answer, depth, length, loss, method, seed"),
-        ('{"key": "a", "colour": 3}', "it has colour, which a sample has not"),
+        ('{"key": "a", "colour": 3}', "it has colour, which no sample has"),
     ],
 )
 def test_a_line_that_is_no_sample_says_why(tmp_path, line, says):

@@ -51,7 +51,7 @@ def test_openai(client, expected, document):
             messages=MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}], **options
         )
     assert refused.value.param == "tools"
-    with pytest.raises(openai.NotFoundError, match="the model 'other' is not here"):
+    with pytest.raises(openai.NotFoundError, match="the model 'other' is not served here"):
         client.chat.completions.create(messages=MESSAGES, model="other")
 
 

@@ -192,7 +192,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_there(start, book, tmp_path):
 
 def test_two_servers_never_have_one_folder(start, tmp_path, bundled):
     start(documents=tmp_path / "kept")
-    with pytest.raises(ValueError, match="another server has it"):
+    with pytest.raises(ValueError, match="another server uses it"):
         start(documents=tmp_path / "kept")
 
 

@@ -213,7 +213,7 @@ def test_a_document_that_leaves_no_room_for_a_question_is_not_read_to_its_end(st
     id = served.add(book)
     found = served.document(id)
     assert found["status"] == "failed" and found["tokens_read"] == 64 < 300 < found["tokens"]
-    assert "prompt and answer together at most 300" in found["error"]
+    assert "prompt and answer may have at most 300 together" in found["error"]
     response = served.http.post("/v1/chat/completions", json=chat(QUESTION, document=id))
     assert response.status_code == 409 and "at most 300" in response.json()["error"]["message"]
     served.close()

@@ -73,7 +73,7 @@ def test_a_body_that_is_no_json_names_the_place(served, quiet):
     response = send(served, "POST", "/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     error = response.json()["error"]
     assert response.status_code == 400 and error["param"] is None
-    assert error["message"].startswith("the body is no JSON") and error["message"].endswith("at character 10")
+    assert error["message"].startswith("the body is not JSON") and error["message"].endswith("at character 10")
 
 
 @pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain"])

@@ -111,7 +111,7 @@ def test_selecting_on_a_full_disk_loses_nothing(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (("ram",), "kv_tier is one of auto, device, host, disk, not 'ram'"),
+        (("ram",), "kv_tier must be one of auto, device, host, disk, not 'ram'"),
         (("host", "."), "kv_dir is for kv_tier='disk'"),
         (("device", "."), "kv_dir is for kv_tier='disk'"),
         (("disk", "no/such/folder"), "kv_dir no/such/folder is not a folder"),

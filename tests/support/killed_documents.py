@@ -104,7 +104,7 @@ class Killing:
             document = longspan.Document.open(path, self.fresh(), self.tokenizer, verify=True)
         except DocumentError as error:
             said = str(error)
-            known = ("no such document", "no document in this folder", "its reading was not finished")
+            known = ("this document does not exist", "this folder is not a document", "its reading is unfinished")
             return "nothing" if any(words in said for words in known) else f"refused: {said}"
         return "after" if document.text.endswith(MORE) else "before"
 

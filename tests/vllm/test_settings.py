@@ -72,10 +72,10 @@ def test_window_kernel_and_angles(given):
         ({"window": 0}, "window must be a number of tokens"),
         ("dca:window=4k", "window must be an integer number of tokens, not '4k'"),
         ("dca:window=4096,window=2048", "window is set twice"),
-        ({"impl": "cuda"}, "impl is one of"),
+        ({"impl": "cuda"}, "impl must be one of"),
         ({"angles": {"type": "yarn", "factor": 4}}, "unknown angles .*choose one of pi, ntk, dynamic-ntk, yarn"),
         ({"angles": 4}, "unknown angles '4'; choose one of"),
-        (["dca"], "it is an object"),
+        (["dca"], "it must be an object"),
         ({"chunk_size": -1}, "chunk_size ≥ 1"),
     ],
 )

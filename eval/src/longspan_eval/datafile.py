@@ -116,7 +116,7 @@ def read_records(task: DataTask, data_dir: Path | str | None) -> list[Record]:
     if data_dir is None:
         source = f" ({task.data.source})" if task.data.source else ""
         raise DataError(
-            f"{task.name} reads {task.data.name}{source}: say in which data folder it lies (--data-dir). "
+            f"{task.name} reads {task.data.name}{source}: pass its folder (--data-dir). "
             f"{SAMPLES / task.data.name} shows its format"
         )
     return read_file(task.data, Path(data_dir))
@@ -125,7 +125,7 @@ def read_records(task: DataTask, data_dir: Path | str | None) -> list[Record]:
 def check_folder(folder: Path | None) -> None:
     """Raise DataError where a data folder is given that is not there."""
     if folder is not None and not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder; it is to hold the data files")
+        raise DataError(f"{folder}: this folder does not exist; it must hold the data files")
 
 
 def read_file(file: DataFile, folder: Path) -> list[Record]:
@@ -133,9 +133,9 @@ def read_file(file: DataFile, folder: Path) -> list[Record]:
     path = folder / file.name
     if not path.is_file():
         raise DataError(
-            f"{path}: there is no such file ({file.source}). {SAMPLES / file.name} shows its format"
+            f"{path}: this file does not exist ({file.source}). {SAMPLES / file.name} shows its format"
             if folder.is_dir()
-            else f"{folder}: there is no such data folder; {file.name} is looked for in it"
+            else f"{folder}: this data folder does not exist; it must hold {file.name}"
         )
     records = _parsed(path, file) if file.parse is not None else _lines(path, file)
     if not records:
@@ -174,7 +174,7 @@ def _parsed(path: Path, file: DataFile) -> list[Record]:
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: not one JSON document ({error})") from error
     except RecursionError:
-        raise DataError(f"{path}: nested too deep to be read") from None
+        raise DataError(f"{path}: nested too deeply to be read") from None
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
     return records
@@ -196,7 +196,7 @@ def _lines(path: Path, file: DataFile) -> list[Record]:
         except json.JSONDecodeError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error.msg} at character {error.pos + 1})") from error
         except RecursionError:
-            raise DataError(f"{path}, line {number}: nested too deep to be read") from None
+            raise DataError(f"{path}, line {number}: nested too deeply to be read") from None
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}") from error
         records.append(record)

@@ -47,7 +47,9 @@ def read_samples(path: Path) -> dict[str, Sample]:
         try:
             data = gzip.decompress(data)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise LongspanError(f"{path}: this is no whole gzip file ({error}); fetch it again or delete it") from error
+            raise LongspanError(
+                f"{path}: this is not a complete gzip file ({error}); fetch it again or delete it"
+            ) from error
     return _parse(path, data)[0]
 
 
@@ -148,12 +150,12 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Sample], int]:
                 raise ValueError("it is empty")
             body = json.loads(line)
             if not isinstance(body, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             key = body.pop("key", None)
             if not isinstance(key, str):
-                raise ValueError("its key is missing" if key is None else "its key is no text")
+                raise ValueError("its key is missing" if key is None else "its key is not a text")
             if unknown := body.keys() - _FIELDS:
-                raise ValueError(f"it has {', '.join(sorted(unknown))}, which a sample has not")
+                raise ValueError(f"it has {', '.join(sorted(unknown))}, which no sample has")
             if missing := _NEEDED - body.keys():
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
             if body["loss"] is None:

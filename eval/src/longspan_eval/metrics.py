@@ -134,7 +134,7 @@ def several(references: Sequence[str]) -> Sequence[str]:
         ValueError: they are one string, or none.
     """
     if isinstance(references, str):
-        raise ValueError(f"references are a sequence of answers, such as ({references!r},), not one string")
+        raise ValueError(f"references must be a sequence of answers, such as ({references!r},), not one string")
     if not references:
         raise ValueError("at least one reference is needed to score an answer")
     return references

@@ -82,7 +82,7 @@ def build(
 def score(prediction: str, references: Sequence[str]) -> float:
     """1.0 if the first integer in ``prediction`` is one of ``references``, else 0.0."""
     if isinstance(references, str):
-        raise ValueError(f"references are a sequence of answers, such as ({references!r},), not one string")
+        raise ValueError(f"references must be a sequence of answers, such as ({references!r},), not one string")
     found = re.search(r"\d+", prediction)
     return float(found is not None and found.group() in references)
 

@@ -144,7 +144,7 @@ class _Actor:
         except self._ray.exceptions.RayActorError as error:
             if self.request is None:
                 raise LongspanError(f"a worker ended while it loaded the model ({_line(error)})") from error
-            return Died("killed, of too little memory perhaps")
+            return Died("killed, perhaps for lack of memory")
         except self._ray.exceptions.RayError as error:
             raise LongspanError(f"the Ray cluster cannot read a prompt: {_line(error)}") from error
         if isinstance(answer, str):

@@ -117,7 +117,7 @@ class _Process:
     def _reason(self) -> str:
         code = self._process.exitcode
         if code == -signal.SIGKILL:
-            return "killed, as a system does that runs out of memory"
+            return "killed, perhaps because the system ran out of memory"
         return f"exit code {code}"
 
     def stop(self) -> None:

@@ -63,7 +63,7 @@ class Chooser:
         if self.across is not None:
             if vars(type(selector)).get("sums_over_ranks") is not True:  # of its own class: it is not inherited
                 raise AttachError(
-                    f"the heads of a layer choose together, which are on several processes here, and "
+                    f"the heads of a layer choose together, which are split over several processes, and "
                     f"{type(selector).__name__} does not sum their scores over those; run the model in one process"
                 )
             selector.across = self.across

@@ -173,7 +173,7 @@ class Calibration:
             stated = settings.pop("maps_sha256", None)  # the first files had none
             made = cls(**{**settings, **_projections(tensors)})
             if stated not in (None, made.maps_sha256):
-                raise CalibrationError("the file is damaged: its maps are not those that were written")
+                raise CalibrationError("the file is damaged: its maps differ from those that were written")
             return made
         except KeyError as error:
             raise CalibrationError(f"{path}: its header has no {error}; {_AGAIN}") from error

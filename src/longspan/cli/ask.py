@@ -106,7 +106,7 @@ def as_plain(answer: Answer, passages: bool) -> dict[str, Any]:
 def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
     """Passages that the heads chose most, to print."""
     if not passages:
-        return ["", "the heads looked at nothing outside of their window"]
+        return ["", "the heads chose nothing outside of their window"]
     lines = ["", "what the heads looked at most often, which is no proof of the answer:"]
     for one in passages[:SHOWN]:
         where = f"{one.source}, " if one.source else ""

@@ -70,7 +70,7 @@ def calibrate(
         raise LongspanError(f"--out {out}: pass a .safetensors file in an existing folder")
     files.check(out)  # fail before the calibration, not after it
     if not report and (given := options.given(context, ("report_text", "report_tokens", "report_top"))):
-        raise LongspanError(f"{given}: only for --report, which is not given")
+        raise LongspanError(f"{given}: valid only with --report")
     one_stdin([*text, report_text])
     contents = [read_text(path) for path in text]
     report_content = None if report_text is None else read_text(report_text)

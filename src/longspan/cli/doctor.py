@@ -53,9 +53,9 @@ def doctor(
         parse_length(length, window=1)  # what cannot be is refused before a model is loaded
     chosen = options.method_or_auto(method, (), None)
     if model is None and length is not None:
-        raise LongspanError("--length is a text's, for a model: longspan doctor MODEL --length ...")
+        raise LongspanError("--length requires a model: longspan doctor MODEL --length ...")
     if model is None and (given := options.given(context, _OF_MODEL)):
-        raise LongspanError(f"{given}: only for a model: longspan doctor MODEL ...")
+        raise LongspanError(f"{given}: valid only with a model: longspan doctor MODEL ...")
     loaded = None
     if model is not None:
         if dtype == "auto":
@@ -98,8 +98,8 @@ def _refuse_too_large(folder: Path) -> None:
     weights, free = sum(file.stat().st_size for file in shards), free_memory(torch.device("cpu"))
     if free is not None and weights > free:
         raise LongspanError(
-            f"{folder}: its weights take {weights / 2**30:,.1f} GiB and {free / 2**30:,.1f} GiB of memory are free; "
-            "take a smaller model or a machine with more memory"
+            f"{folder}: its weights take {weights / 2**30:,.1f} GiB, but only {free / 2**30:,.1f} GiB of memory are "
+            "free; use a smaller model or a machine with more memory"
         )
 
 
@@ -119,5 +119,5 @@ def parse_length(text: str, window: int) -> int:
     match = _LENGTH.fullmatch(text.strip())
     tokens = 0.0 if match is None else float(match[1]) * {**_TIMES, "x": window}[match[2].lower()]
     if tokens < 1 or not tokens.is_integer():  # nor is what is too large for a float
-        raise LongspanError(f"--length is a number of tokens such as 131072, 200k or 1M, or windows: 64x; not {text!r}")
+        raise LongspanError(f"--length must be a number of tokens (131072, 200k, 1M) or of windows (64x), not {text!r}")
     return int(tokens)

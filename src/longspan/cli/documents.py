@@ -26,7 +26,7 @@ def documents(
     from longspan.documents.folder import MANIFEST, READING
 
     if not folder.is_dir():
-        raise LongspanError(f"{folder}: there is no such folder")
+        raise LongspanError(f"{folder}: this folder does not exist")
 
     def is_one(path: Path) -> bool:
         try:
@@ -93,10 +93,10 @@ def _append_in(folder: Folder, tokens: int) -> str:
     try:
         begun = folder.unfinished()
     except (DocumentError, OSError):
-        return "; an append was stopped, and what is kept of it cannot be used"
+        return "; an append was interrupted, and its saved part cannot be used"
     if begun is None or begun.tokens <= tokens:
         return ""
-    return f"; an append was stopped at {begun.tokens:,} of {begun.facts.tokens:,}"
+    return f"; an append was interrupted at {begun.tokens:,} of {begun.facts.tokens:,}"
 
 
 def _size(place: Path) -> int:

@@ -81,11 +81,11 @@ def read(
     """
     if append:
         if given := options.given(context, _OF_READING):
-            raise LongspanError(f"--append reads on as the document was read; leave out {given}")
+            raise LongspanError(f"--append uses the settings of the document; leave out {given}")
         model, facts = reader_of(out, model)
         window, dtype = facts.window, facts.dtype if dtype == "auto" else dtype
     elif model is None:
-        raise LongspanError("--model is missing: name the model that is to read")
+        raise LongspanError("--model is missing: name the model that reads the text")
     one_stdin(texts)
     console = notes(quiet)
     memory, size = options.size("--extract-memory", extract_memory), options.size("--extract-size", extract_size)
@@ -163,7 +163,7 @@ def _kept_words(out: Path) -> str | None:
     begun = Folder(out).unfinished()
     if begun is None or not begun.tokens:
         return None
-    return f"{begun.tokens:,} of {begun.facts.tokens:,} tokens are kept in {out}; the same command goes on from there"
+    return f"{begun.tokens:,} of {begun.facts.tokens:,} tokens are saved in {out}; run the same command to continue"
 
 
 def _text(path: Path, *, console: Console, seconds: float, memory: int, size: int) -> str:

@@ -116,14 +116,14 @@ def serve(
 ) -> None:
     """Serve a model and its documents through OpenAI's API, with a page at /. Ctrl-C stops it once all is answered."""
     if any(find_spec(package) is None for package in _NEEDED):
-        raise LongspanError("`longspan serve` takes packages of its own: pip install 'longspan[serve]'")
+        raise LongspanError("`longspan serve` requires more packages: pip install 'longspan[serve]'")
     from longspan.serve.settings import ServerSettings
     from longspan.serve.sockets import bound
 
     if layout not in ("auto", "chat", "plain"):
         raise LongspanError(f"--layout must be auto, chat or plain, not {layout!r}")
     if kv_dir is None and options.given(context, ("kv_disk",)):
-        raise LongspanError("--kv-disk is the size of --kv-dir, which is not given: without it caches are dropped")
+        raise LongspanError("--kv-disk limits --kv-dir, which is not given: without --kv-dir, caches are dropped")
     console = notes(quiet)
     with ExitStack() as stack:
         if documents is None:

@@ -84,7 +84,7 @@ def diagnose(
     if model is not None and (reason := split_reason(model)) is not None:
         raise LongspanError(
             f"{reason}, and the doctor measures a model in one process; load it without tp_plan, or run the "
-            "model and take its own times"
+            "model and time it yourself"
         )
     machine = look(kv_dir)
     if model is None:
@@ -92,7 +92,7 @@ def diagnose(
     if length is not None:
         check_count("length", length)
     if check_number("seconds", seconds) <= 0:
-        raise LongspanError(f"seconds are more than 0, not {seconds}")
+        raise LongspanError(f"seconds must be more than 0, not {seconds}")
     asked = _Asked(method, window, length, calibration, kv_dir, seconds, name, options)
     try:
         stock, _, layers = examine(model, "full", window=window)
@@ -232,7 +232,7 @@ def _why(choice: MethodChoice, tier: memory.Fit) -> Iterator[str]:
     elif tier.fits is None:
         yield "this system does not say how much memory is free"
     else:
-        yield "its keys and values fit into the memory that is free where the model is"
+        yield "its keys and values fit into the free memory of the model's device"
 
 
 def _commands(asked: _Asked, method: Method, tier: Tier) -> Iterator[str]:

@@ -182,7 +182,7 @@ def _fastest(points: Sequence[Point]) -> Point:
 def _clock(device: torch.device) -> tuple[Callable[[], float], str]:
     if device.type != "cpu":
         if not torch.accelerator.is_available():
-            raise LongspanError(f"the model is on {device}, which cannot be waited for, so nothing can be timed there")
+            raise LongspanError(f"the model is on {device}, which cannot be synchronised, so nothing can be timed")
 
         def done() -> float:
             torch.accelerator.synchronize(device)

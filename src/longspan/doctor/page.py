@@ -153,7 +153,7 @@ def _speed(found: Findings) -> Iterator[_Row]:
 
 def _short(short: Untouched) -> str:
     if short.difference is None:
-        return "changed, also inside the window: this method states no row to be the model's own"
+        return "changed, also inside the window: this method does not promise that any row equals the stock model's"
     verdict = "untouched" if short.holds else "NOT untouched"
     rows = f"{short.exact:,} of {short.tokens:,}" if short.exact < short.tokens else f"{short.tokens:,}"
     more = ", and it changes those after them" if short.exact < short.tokens else ""

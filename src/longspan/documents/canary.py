@@ -58,11 +58,11 @@ def check_canary(
         raise
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise DocumentError(
-            f"the model cannot go on from it ({' '.join(str(error).split())}); it is not as its manifest says, read "
+            f"the model cannot continue from it ({' '.join(str(error).split())}); it does not match its manifest, read "
             "the text again"
         ) from error
     if any(place >= logits.shape[1] for place in canary.places):
-        raise DocumentError("its canary has places that are no tokens; the manifest is damaged, read the text again")
+        raise DocumentError("its canary lies outside the vocabulary; the manifest is damaged, read the text again")
     if _hash(logits) == canary.sha256:
         if logits[-1][list(canary.places)].tolist() != list(canary.values):
             raise DocumentError("its canary contradicts itself; the manifest is damaged, read the text again")
@@ -71,13 +71,13 @@ def check_canary(
     far = float((logits[-1][list(canary.places)] - kept).abs().max()) if len(kept) else 0.0
     if same_machine:
         raise DocumentError(
-            f"the model does not say after it what it said when it was read (logits differ by up to {far:.3g}), on the "
-            "same machine and kernels: its bytes or the model changed; read the text again"
+            f"the model's logits differ from those stored with the document by up to {far:.3g}, on the same machine "
+            "and kernels: the document's bytes or the model changed; read the text again"
         )
     if not far <= canary.budget:
         raise DocumentError(
-            f"the model does not say after it what it said when it was read: logits differ by {far:.3g}, and other "
-            f"kernels may differ by {canary.budget:.3g}; read the text again on this machine"
+            f"the model's logits differ from those stored with the document by {far:.3g}, and other kernels may "
+            f"differ by at most {canary.budget:.3g}; read the text again on this machine"
         )
 
 

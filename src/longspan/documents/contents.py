@@ -93,7 +93,7 @@ class Contents:
             size, wanted = os.fstat(file.fileno()).st_size, files_of_segments.size_of(self.streams, segment)
             if size < wanted:
                 raise DocumentError(
-                    f"a file of the document has {size:,} bytes now and had {wanted:,}: it was cut short meanwhile; "
+                    f"a file of the document has {size:,} bytes instead of {wanted:,}: it was truncated; "
                     "read the text again"
                 )
 
@@ -134,20 +134,20 @@ def with_texts(contents: Contents, tokenizer: Any, texts: Sequence[tuple[str, st
 def check_name(source: object) -> None:
     """Raise ``DocumentError`` unless what names a text's or a model's source is a string."""
     if not isinstance(source, str):
-        raise DocumentError(f"source must be a string, not {source!r:.80}; str() makes one of a path")
+        raise DocumentError(f"source must be a string, not {source!r:.80}; for a path pass str(path)")
 
 
 def check_tokens(model: PreTrainedModel, ids: Tensor) -> None:
     """Raise ``DocumentError`` unless there are ids ``[T]``, and all are tokens of the model."""
     if ids.dim() != 1 or not len(ids):
         raise DocumentError(
-            f"there have to be tokens [T] to read, not {list(ids.shape)}; the tokenizer may have dropped all of a text"
+            f"the tokens must be [T], T ≥ 1, not {list(ids.shape)}; the tokenizer may have dropped the whole text"
         )
     known = model.get_input_embeddings().num_embeddings
     if wrong := ids[(ids < 0) | (ids >= known)].tolist():
         raise DocumentError(
-            f"the text has token {wrong[0]:,} by this tokenizer, and the model has {known:,} tokens; "
-            "take the tokenizer that belongs to the model"
+            f"this tokenizer gives token {wrong[0]:,}, but the model has only {known:,} tokens; "
+            "use the tokenizer of the model"
         )
 
 
@@ -162,12 +162,12 @@ def attached(model: PreTrainedModel) -> Attachment:
         raise DocumentError("the model is not extended: call longspan.extend(model, ...) with the document's method")
     if not model.can_generate():
         raise DocumentError(
-            f"{type(model).__name__} is a decoder without its head and writes no answers; load the whole model, such "
-            "as that of AutoModelForCausalLM"
+            f"{type(model).__name__} is a decoder without a language-model head and cannot write answers; load the "
+            "complete model (AutoModelForCausalLM)"
         )
     if (reason := split_reason(model)) is not None:
         raise DocumentError(
-            f"{reason}, and a document holds the keys and values of all heads; read, open and serve documents with a "
-            "model in one process, where device_map may spread its layers over devices"
+            f"{reason}, but a document holds the keys and values of all heads; read, open and serve documents with "
+            "a model in one process (device_map may spread its layers over devices)"
         )
     return found

@@ -100,7 +100,7 @@ class Conversation:
 
     def _last(self) -> Turn:
         if not self.turns:
-            raise DocumentError("nothing was asked yet")
+            raise DocumentError("no question was asked yet")
         return self.turns[-1]
 
     def _without_end(self, answer: Answer, options: Mapping[str, Any]) -> Tensor:

@@ -180,7 +180,7 @@ class Document:
         """
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
         if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
-            raise DocumentError("only tokens that begin with the document's own are answered from it")
+            raise DocumentError("the tokens of a question must begin with those of the document")
         check_tokens(self.model, ids[self.tokens :])
         self._refuse_beyond(len(ids) + limit)
         refuse_options(options)
@@ -301,11 +301,12 @@ class Document:
         now = attachment.attender.method, attachment.attender.window
         if now != (method, window):
             raise DocumentError(
-                f"the text was read under {written(method)} at a window of {window}, and the model now runs "
-                f"{written(now[0])} at {now[1]}; extend it with that method again"
+                f"the text was read under {written(method)} at a window of {window}, but the model now runs "
+                f"{written(now[0])} at {now[1]}; extend the model with the earlier method again"
             )
         if not same_maps(calibration, attachment.attender.calibration):
             raise DocumentError(
-                "the text was read under another calibration than the model now runs; extend it with that one again"
+                "the text was read under another calibration than the model now has; extend the model with the earlier "
+                "calibration again"
             )
         return attachment

@@ -105,7 +105,7 @@ class InFiles:
             raise DocumentError(f"{self._folder}: {self._tokens} has no {error}; read the text again") from None
         shapes = tuple(ids.shape), tuple(places.shape)
         if shapes != ((self.length,), (self.length, 2)) or fingerprint.ids_of(ids) != self.sha256:
-            raise DocumentError(f"{self._folder}: its tokens are others than its manifest says; read the text again")
+            raise DocumentError(f"{self._folder}: its tokens do not match its manifest; read the text again")
         return ids, places
 
     @property
@@ -131,7 +131,7 @@ class InFiles:
         except UnicodeDecodeError as error:
             raise DocumentError(f"{self._folder}: {self._text}: {error}; read the text again") from None
         if int(self.places.max()) > len(text):
-            raise DocumentError(f"{self._folder}: its tokens lie outside of its text; read the text again")
+            raise DocumentError(f"{self._folder}: its tokens point outside of its text; read the text again")
         return text
 
 

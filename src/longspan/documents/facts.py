@@ -56,8 +56,8 @@ def facts_of(
     method, calibration = attachment.attender.method, attachment.attender.calibration
     if METHODS.get(method.name) is not type(method):
         raise DocumentError(
-            f"{type(method).__name__} is none of longspan.METHODS, so no manifest can name it; such a document can be "
-            "asked and not saved"
+            f"{type(method).__name__} is not in longspan.METHODS, so no manifest can name it; you can ask such a "
+            "document, but not save it"
         )
     own = {name: value for name, value in method.parameters().items() if name != "angles"}
     return Facts(
@@ -120,15 +120,15 @@ def method_of(facts: Facts) -> Method:
     scaled = _ANGLES.get(str(angles.pop("name", None)))
     if kind is None or scaled is None:
         raise DocumentError(
-            f"its method is {facts.method!r} under {facts.angles.get('name')!r}, and this longspan has no such; take "
-            "the longspan that wrote it"
+            f"its method is {facts.method!r} under {facts.angles.get('name')!r}, which this longspan does not have; "
+            "use the version of longspan that wrote it"
         )
     try:
         return kind(**facts.parameters, angles=scaled(**angles))
     except (TypeError, ValueError) as error:
         raise DocumentError(
-            f"its method {facts.method} cannot be as its manifest says: {error}; the manifest is damaged, read the "
-            "text again"
+            f"its method {facts.method} is not possible as its manifest states it: {error}; the manifest is damaged, "
+            "read the text again"
         ) from None
 
 

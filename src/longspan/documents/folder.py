@@ -58,7 +58,7 @@ class Folder:
             DocumentError: it is missing, or something else. OSError: it cannot be opened.
         """
         if Path(name).name != name or name in ("", ".", ".."):
-            raise DocumentError(f"{self}: its manifest names {name!r}, which is no file of the folder")
+            raise DocumentError(f"{self}: its manifest names {name!r}, which is not a file of the folder")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL if write else os.O_RDWR if change else os.O_RDONLY
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
@@ -72,7 +72,7 @@ class Folder:
             raise
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             os.close(opened)
-            raise DocumentError(f"{self}: {name} is no plain file; the document is damaged, read the text again")
+            raise DocumentError(f"{self}: {name} is not a regular file; the document is damaged, read the text again")
         return os.fdopen(opened, "r+b" if write or change else "rb", buffering=0)
 
     def open_small(self, name: str, expected: Stored | None = None, *, tokens: int = 0, data: int = 0) -> Any:
@@ -91,7 +91,7 @@ class Folder:
         size, stored = status.st_size, 512 * getattr(status, "st_blocks", 2**60)  # Windows does not say
         wanted = None
         if expected is not None and size != expected.size:
-            wanted = f" where its manifest says {expected.size:,}"
+            wanted = f" instead of the {expected.size:,}"
         elif size > limit:
             wanted = f", and no more than {limit:,} can be right"
         elif size > _HOLES[0] and size > _HOLES[1] * stored:
@@ -125,16 +125,16 @@ class Folder:
             DocumentError: there is no document, its reading was not finished, or the manifest is damaged.
         """
         if not self.path.exists():
-            raise DocumentError(f"{self}: there is no such document; `longspan read` makes one")
+            raise DocumentError(f"{self}: this document does not exist; create it with `longspan read`")
         if not self.path.is_dir():
-            raise DocumentError(f"{self}: is a file, and a document is a folder that `longspan read` made")
+            raise DocumentError(f"{self}: is a file; a document is a folder that `longspan read` created")
         if not os.path.lexists(self.path / MANIFEST):
             begun = self.unfinished()
             if begun is None:
-                raise DocumentError(f"{self}: there is no document in this folder, which has no {MANIFEST}")
+                raise DocumentError(f"{self}: this folder is not a document: it has no {MANIFEST}")
             raise DocumentError(
-                f"{self}: its reading was not finished ({begun.tokens:,} of {begun.facts.tokens:,} tokens); run the "
-                "same `longspan read` again, which goes on from there"
+                f"{self}: its reading is unfinished ({begun.tokens:,} of {begun.facts.tokens:,} tokens); run the "
+                "same `longspan read` again to continue"
             )
         try:
             return parse(self.read(MANIFEST))
@@ -151,13 +151,13 @@ class Folder:
             return parse(self.read(READING))
         except DocumentError as error:
             raise DocumentError(
-                f"{self}: what is kept of its reading cannot be used ({error}); {self.way_to_begin_anew()}"
+                f"{self}: the saved part of its reading cannot be used ({error}); {self.way_to_begin_anew()}"
             ) from None
 
     def way_to_begin_anew(self) -> str:
         """The remedy for a reading that was not finished and cannot be taken up."""
         whole = self.has_document()
-        return f"remove {READING} from it to append anew" if whole else "remove the folder to begin anew"
+        return f"remove {READING} from it to append again" if whole else "remove the folder to start over"
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -172,7 +172,7 @@ class Folder:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise DocumentError(f"{self}: another process is writing to it; wait until that one is done") from None
+                raise DocumentError(f"{self}: another process is writing to it; wait until it is done") from None
             except OSError:  # a file system that knows no locks
                 pass
             yield
@@ -239,7 +239,7 @@ def open_data(folder: Folder, manifest: Manifest, number: int, *, change: bool =
     if size != wanted:
         file.close()
         raise DocumentError(
-            f"{folder}: {name} has {size:,} bytes, and what its manifest says takes {wanted:,}; it is damaged, read "
+            f"{folder}: {name} has {size:,} bytes, but its manifest requires {wanted:,}; it is damaged, read "
             "the text again"
         )
     return file
@@ -279,5 +279,5 @@ def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
         return dict(load(data)), str(head.get(_KEY, "null"))
     except (SafetensorError, ValueError, AttributeError, RecursionError) as error:
         raise DocumentError(
-            f"not a whole safetensors file ({' '.join(str(error).split())}); read the text again"
+            f"not a complete safetensors file ({' '.join(str(error).split())}); read the text again"
         ) from None

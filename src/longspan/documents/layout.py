@@ -34,11 +34,11 @@ def find_layout(tokenizer: Any, wanted: str = "auto") -> Layout:
         return PLAIN
     if wanted == "chat":
         if not template:
-            raise DocumentError("the tokenizer has no chat template; take layout 'plain', or write one of your own")
+            raise DocumentError("the tokenizer has no chat template; use layout 'plain', or write your own")
         return _of_template(tokenizer)
     if [match[1] for match in _PLACES.finditer(wanted)] != ["document", "question"]:
         raise DocumentError(
-            "a layout is 'auto', 'chat', 'plain', or a text with {document} and then {question}, each once; not "
+            "a layout must be 'auto', 'chat', 'plain', or a text with {document} and then {question}, each once; not "
             f"{wanted!r}"
         )
     head, _, joint, _, end = _PLACES.split(wanted)
@@ -53,8 +53,8 @@ def _of_template(tokenizer: Any) -> Layout:
     found = re.fullmatch(f"(.*){text}(.*){question}(.*)", first, re.DOTALL)
     if found is None or any(first.count(mark) != 1 for mark in (text, question)):
         raise DocumentError(
-            "the chat template does not show a user's text as it is, so nothing says where a document stands; take "
-            "layout 'plain', or write one of your own"
+            "the chat template changes the user's text, so longspan cannot tell where the document stands; use "
+            "layout 'plain', or write your own"
         )
     between = re.search(f"{answer}(.*){after}", _render(tokenizer, again), re.DOTALL)
     return Layout("chat", found[1], found[2], found[3], between[1] if between is not None else _JOINT)
@@ -65,8 +65,8 @@ def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # a template raises what it likes
         raise DocumentError(
-            f"the chat template cannot be filled ({' '.join(str(error).split())}); take layout 'plain', or write "
-            "one of your own"
+            f"the chat template cannot be filled ({' '.join(str(error).split())}); use layout 'plain', or "
+            "write your own"
         ) from error
 
 
@@ -104,7 +104,7 @@ def _check_characters(text: object) -> None:
     except UnicodeEncodeError as error:
         raise DocumentError(
             f"{text[error.start]!r} at character {error.start + 1:,} of {text[:40]!r} is half of a surrogate pair, "
-            "which is no character; leave it out, or read the file in its own encoding"
+            "which is not a character; leave it out, or read the file in its own encoding"
         ) from None
 
 

@@ -199,14 +199,14 @@ def parse(text: bytes) -> Manifest:
     try:
         held = json.loads(text.decode("utf-8"), parse_constant=_no_number)
     except RecursionError:
-        raise DocumentError("its manifest is nested too deep") from None
+        raise DocumentError("its manifest is nested too deeply") from None
     except ValueError as error:
         raise DocumentError(f"its manifest is not valid JSON ({error})") from None
     facts = held.get("facts") if isinstance(held, dict) else None
     if isinstance(facts, dict) and facts.get("format") != FORMAT:
         raise DocumentError(
             f"its format is {_shown(facts.get('format'))}, and this longspan reads format {FORMAT}; read the text "
-            "again, or take the longspan that wrote it"
+            "again, or use the version of longspan that wrote it"
         )
     written = held.pop(_SUM, None) if isinstance(held, dict) else None
     manifest = _of(Manifest, held, "its manifest")
@@ -221,13 +221,13 @@ def _check_values(facts: Facts) -> None:
     """Raise ``DocumentError`` for what has the right type and would only fail where it is used."""
     for name, value in (("prefill_chunk", facts.prefill_chunk), ("window", facts.window)):
         if not 1 <= value <= MOST_TOKENS:
-            raise DocumentError(f"its manifest.facts.{name} is {_shown(value)}, which cannot be")
+            raise DocumentError(f"its manifest.facts.{name} is {_shown(value)}, which is invalid")
     end = 0
     for n, one in enumerate(facts.sources):
         if not end <= one.start <= one.stop:
             raise DocumentError(
                 f"its manifest.facts.sources[{n}] has the characters {one.start} to {one.stop} after {end}, which "
-                "cannot be"
+                "is invalid"
             )
         end = one.stop
 
@@ -248,7 +248,7 @@ def _of(kind: Any, value: Any, where: str) -> Any:
     if get_origin(kind) is UnionType:
         return None if value is None else _of(get_args(kind)[0], value, where)
     if (is_dataclass(kind) or get_origin(kind) is dict) and not isinstance(value, dict):
-        raise DocumentError(f"{where} is {_shown(value)}, where it has to be an object")
+        raise DocumentError(f"{where} must be an object, not {_shown(value)}")
     if is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         names = hints.keys()
@@ -257,7 +257,7 @@ def _of(kind: Any, value: Any, where: str) -> Any:
         return kind(**{name: _of(hints[name], value[name], f"{where}.{name}") for name in names})
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
-            raise DocumentError(f"{where} is {_shown(value)}, where it has to be a list")
+            raise DocumentError(f"{where} must be a list, not {_shown(value)}")
         return tuple(_of(get_args(kind)[0], x, f"{where}[{n}]") for n, x in enumerate(value))
     if get_origin(kind) is dict:
         inner = get_args(kind)[1]
@@ -265,9 +265,9 @@ def _of(kind: Any, value: Any, where: str) -> Any:
     if kind is float and type(value) in (int, float):
         return float(value)
     if type(value) is not kind:
-        raise DocumentError(f"{where} is {_shown(value)}, where it has to be {_WORDS[kind]}")
+        raise DocumentError(f"{where} must be {_WORDS[kind]}, not {_shown(value)}")
     if kind is int and not 0 <= value <= MOST:
-        raise DocumentError(f"{where} is {_shown(value)}, which cannot be")
+        raise DocumentError(f"{where} is {_shown(value)}, which is invalid")
     return value
 
 
@@ -275,7 +275,7 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _shown(value: Any) -> str:

@@ -137,7 +137,7 @@ def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier:
         calibration = Calibration.load(Path(folder.path) / CALIBRATION) if facts.calibration_sha256 else None
         extend(model, method, window=facts.window, calibration=calibration, kv_tier=kv_tier)  # type: ignore[arg-type]
     except (LongspanError, ValueError) as error:
-        raise DocumentError(f"{folder}: the model cannot be extended as the document says: {error}") from None
+        raise DocumentError(f"{folder}: the model cannot be extended as the document requires: {error}") from None
 
 
 def verify(path: str | os.PathLike[str]) -> Manifest:

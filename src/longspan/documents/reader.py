@@ -199,7 +199,7 @@ def _steps(
     facts: Facts,
 ) -> Steps:
     if folder.path.exists() and not folder.path.is_dir():
-        raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
+        raise DocumentError(f"{folder}: is a file; name a new folder")
     if folder.has_document():
         return _opened(folder, facts, model, tokenizer)
     folder.make()
@@ -207,7 +207,7 @@ def _steps(
         if folder.has_document():  # another process has finished it meanwhile
             return _opened(folder, facts, model, tokenizer)
         if strange := folder.strange():
-            raise DocumentError(f"{folder}: holds {strange[0]}, which is of no document; name a new folder")
+            raise DocumentError(f"{folder}: holds {strange[0]}, which does not belong to a document; name a new folder")
         reading = Reading(folder, facts)
         contents = reading.taken_up(contents)
         for longer in prefill_chunks(model, attachment, contents, facts.prefill_chunk, reading):
@@ -242,7 +242,7 @@ def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str,
         if method is not None or given:
             names = ", ".join(["method", *given] if method is not None else given)
             raise DocumentError(
-                f"the model is extended already, and {names} would change that; leave them out, or call "
+                f"the model is already extended, and {names} would change that; leave them out, or call "
                 "longspan.restore(model) first"
             )
         return _refuse_longer(model, tokens)
@@ -283,7 +283,7 @@ def _opened(folder: Folder, facts: Facts, model: PreTrainedModel, tokenizer: Any
     """The document that is in a folder already; raises ``DocumentError`` if it is not the one that ``facts`` say."""
     differs = difference(folder.manifest().facts, facts, besides={"machine", "longspan", "source"})
     if differs is not None:
-        raise DocumentError(f"{folder}: there is a document here already, of another {differs}; name a new folder")
+        raise DocumentError(f"{folder}: this folder already holds a document of another {differs}; name a new folder")
     with suppress(DocumentError), folder.alone():  # unless another process appends to it
         folder.drop_finished()
     return Document.open(folder.path, model, tokenizer)

@@ -115,18 +115,18 @@ def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
             raise DocumentError(f"{folder}: the document that was here is gone; save it under another name")
         return
     if not folder.path.is_dir():
-        raise DocumentError(f"{folder}: is a file; name a folder that is not there yet")
+        raise DocumentError(f"{folder}: is a file; name a new folder")
     if mine is not None:
         if folder.manifest() != mine:
-            raise DocumentError(f"{folder}: somebody else changed the document here; save yours under another name")
+            raise DocumentError(f"{folder}: another process changed the document here; save yours under another name")
         return
     if folder.has_document():
-        raise DocumentError(f"{folder}: there is a document here already; save this one under another name")
+        raise DocumentError(f"{folder}: this folder already holds a document; save this one under another name")
     if folder.unfinished() is not None:
-        raise DocumentError(f"{folder}: holds a reading that was not finished; name a new folder")
+        raise DocumentError(f"{folder}: holds an unfinished reading; name a new folder")
     others = folder.strange()
     if others:
-        raise DocumentError(f"{folder}: holds {others[0]}, which is of no document; name a new folder")
+        raise DocumentError(f"{folder}: holds {others[0]}, which does not belong to a document; name a new folder")
 
 
 def _copy(source: int, target: int, size: int) -> None:

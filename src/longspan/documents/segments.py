@@ -65,7 +65,7 @@ def put(streams: Sequence[Stream], segment: Segment, file: int, views: Sequence[
     for stream, span, part, held in zip(streams, segment.spans, parts(streams, segment, file), views, strict=True):
         low, high, size = part.first if span.stop == span.start else span.stop, held.shape[1], bytes_of(stream)
         if high > span.room:
-            raise ValueError(f"layer {stream.layer}, {stream.name}: {high} entries where there is room for {span.room}")
+            raise ValueError(f"layer {stream.layer}, {stream.name}: {high} entries, but room for {span.room}")
         for head in range(stream.heads):
             data = held[head, low:high].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
             write_at(file, part.offset + head * part.row_bytes + (low - part.first) * size, data)

@@ -70,8 +70,8 @@ def refuse_layers(cache: LongspanCache) -> None:
     for number, layer in enumerate(cache.layers):
         if type(layer) not in held and not keeps_nothing(layer):
             raise DocumentError(
-                f"layer {number} keeps a {type(layer).__name__}, which no document can hold; read the text with "
-                "longspan.extend and model.generate"
+                f"layer {number} keeps a {type(layer).__name__}, which a document cannot hold; use longspan.extend "
+                "and model.generate instead"
             )
 
 

@@ -60,7 +60,7 @@ class Reading:
         differs = difference(begun.facts, self._facts)
         if differs is not None:
             raise DocumentError(
-                f"{self._folder}: holds a reading that was not finished, of another {differs}; run that one again, or "
+                f"{self._folder}: holds an unfinished reading of another {differs}; run that reading again, or "
                 f"{self._folder.way_to_begin_anew()}"
             )
         try:
@@ -68,7 +68,7 @@ class Reading:
         except DocumentError as error:
             why = str(error).removeprefix(f"{self._folder}: ").partition(";")[0]
             raise DocumentError(
-                f"{self._folder}: what is kept of its reading cannot be used ({why}); "
+                f"{self._folder}: the saved part of its reading cannot be used ({why}); "
                 f"{self._folder.way_to_begin_anew()}"
             ) from None
 
@@ -76,7 +76,7 @@ class Reading:
         check(begun.streams, begun.segments, begun.facts.tokens, unfinished=True)
         first = len(self._sealed)
         if begun.segments[:first] != self._sealed:
-            raise DocumentError("the document that it appends to is another now")
+            raise DocumentError("the document to which it appends has changed")
         name = _state_name(begun.tokens)
         if begun.files.keys() != {name}:
             raise DocumentError(f"{READING} names the files {sorted(begun.files)}, not {name}")

@@ -20,7 +20,7 @@ def named_here(arguments: dict[str, Any]) -> dict[str, Any]:
     cache, earlier = arguments.get("cache"), arguments.get("past_key_values")
     if cache is not None and earlier is not None:
         kinds = f"a {type(cache).__name__} as cache and a {type(earlier).__name__} as past_key_values"
-        raise CacheError(f"the call has a cache twice, {kinds}; leave one out, which a wrapper (PEFT's) may have added")
+        raise CacheError(f"the call has two caches, {kinds}; leave one out (a wrapper, as PEFT's, may have added it)")
     if CACHE_ARGUMENT != "cache" and arguments.pop("cache", None) is not None:
         arguments[CACHE_ARGUMENT] = cache
     elif earlier is not None and CACHE_ARGUMENT == "cache":

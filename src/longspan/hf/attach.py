@@ -160,7 +160,7 @@ def examine(
     with _changing:
         if inner in _attached:
             raise LongspanError(
-                "the model is extended already; its report is what extend returned; for another call "
+                "the model is already extended, and extend returned its report; for another report call "
                 "longspan.restore(model) first"
             )
         with alone(inner):

@@ -181,7 +181,7 @@ class LongspanCache(Cache):
         if length < most and (stuck := self._stuck(length)) is not None:
             raise CacheError(
                 f"{most - length} tokens cannot be dropped: layer {stuck} is attended by the model itself, which keeps "
-                "its last tokens alone; read the text again with longspan.new_cache(model)"
+                "only its last tokens; read the text again with longspan.new_cache(model)"
             )
         # The attached layers first: their indices raise before anything is dropped.
         for n in sorted(range(len(self.layers)), key=lambda n: not isinstance(self.layers[n], StoreLayer)):
@@ -217,15 +217,15 @@ class LongspanCache(Cache):
         """Raise ``CacheError`` unless the first ``depth`` layers, or all, hold equally many tokens."""
         if self.broken and any(map(keeps_a_state, self.layers)):
             raise CacheError(
-                "a forward broke off, and layers that keep a state in place of tokens may have taken in some of its "
-                "tokens; cache.reset() forgets them all, or pass longspan.new_cache(model)"
+                "a forward was interrupted, and layers that keep a state instead of tokens may have read some of its "
+                "tokens; call cache.reset() to drop all tokens, or pass longspan.new_cache(model)"
             )
         lengths = {n for n in self._lengths()[:depth] if n is not None}
         if len(lengths) > 1:
             least = min(lengths)
             back = f"cache.crop({least})" if least and self._stuck(least) is None else "cache.reset()"
             raise CacheError(
-                f"the layers of the cache hold {least} to {max(lengths)} tokens, since a forward broke off in between; "
+                f"the layers of the cache hold {least} to {max(lengths)} tokens, since a forward was interrupted; "
                 f"{back} forgets its tokens, or pass longspan.new_cache(model)"
             )
 
@@ -295,7 +295,7 @@ class LongspanCache(Cache):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row ``repeats`` times, copies side by side."""
         if repeats < 1:
-            raise ValueError(f"rows are repeated once or more, not {repeats} times")
+            raise ValueError(f"repeats must be at least 1, not {repeats}")
         if self.padding is not None:
             self.reorder_cache(torch.arange(len(self.padding)).repeat_interleave(repeats))
 
@@ -326,5 +326,5 @@ class LongspanCache(Cache):
         numbers = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         short = rows.dtype == torch.bool and len(rows) != held
         if held is not None and (short or not all(0 <= row < held for row in numbers.tolist())):
-            raise CacheError(f"the cache holds {held} rows and was asked for rows {rows.tolist()}")
+            raise CacheError(f"the cache holds {held} rows, but rows {rows.tolist()} were requested")
         return numbers

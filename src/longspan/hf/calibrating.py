@@ -103,7 +103,7 @@ def calibrate_each(
     model = unwrap(model)
     for solver in solvers:
         if solver not in SOLVERS:
-            raise CalibrationError(f"the solver is one of {', '.join(SOLVERS)}, not {solver!r}")
+            raise CalibrationError(f"the solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
     tokens = check_count("tokens", tokens)
     seed = check_count("seed", seed, 0, "the generator")
     size, shapes = _window_and_shapes(model, window)
@@ -177,13 +177,13 @@ def measure_recall(
         raise CalibrationError("there is no calibration to measure")
     sizes = {(one.reduced, one.reduced_per_head) for one in calibrations}
     if len(sizes) > 1 or len({one.solver for one in calibrations}) < len(calibrations):
-        raise CalibrationError("calibrations that are compared have one size and different solvers")
+        raise CalibrationError("compared calibrations must have one size and different solvers")
     size, shapes = _window_and_shapes(model, window)
     for one in calibrations:
         one.check_shapes(shapes, model_name(model))
     lengths = {int(ids.numel()) for ids in texts}
     if len(lengths) != 1:
-        raise CalibrationError(f"recall is measured on texts of one length, not of {sorted(lengths)} tokens")
+        raise CalibrationError(f"recall requires texts of one length, not of {sorted(lengths)} tokens")
     length = lengths.pop()
     queries, top, first, last = recall_span(length, size, top=top, queries=queries, initial=initial, local=local)
     _check_weights(model, calibrations, shapes)
@@ -248,7 +248,7 @@ def recall_span(
     if top > last - first:
         raise CalibrationError(
             f"{length} tokens leave {max(last - first, 0)} keys to choose the top {top} from, for {queries} "
-            f"queries: the text has to be at least {first + local + max(queries, 1) + top} tokens long"
+            f"queries: the text must be at least {first + local + max(queries, 1) + top} tokens long"
         )
     return queries, top, first, last
 
@@ -316,7 +316,7 @@ def _size(name: str, value: int | None, channels: int) -> int:
         return max(1, channels // 8)
     value = check_count(name, value, what="channels")
     if value > channels:
-        raise CalibrationError(f"{name} is 1 to {channels}, the channels there are to reduce, not {value}")
+        raise CalibrationError(f"{name} must be 1 to {channels}, the number of channels, not {value}")
     return value
 
 

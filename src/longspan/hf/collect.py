@@ -32,7 +32,7 @@ def token_chunks(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tok
         Token ids ``[T]`` int64 of each chunk. Fewer than ``tokens`` in all if the texts end before.
     """
     if isinstance(texts, (str, Tensor)):
-        raise CalibrationError(f"texts must be several texts, not one {type(texts).__name__}: pass [text]")
+        raise CalibrationError(f"texts must be a list of texts, not one {type(texts).__name__}: pass [text]")
     chunks: list[Tensor] = []
     left = tokens
     for head, ids in _encoded(texts, tokenizer):

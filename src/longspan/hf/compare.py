@@ -51,7 +51,7 @@ def failing_as(what: str) -> Iterator[None]:
     except NotATensor as error:  # whose advice is for a model that was extended
         raise AttachError(
             f"{what}: its own code computes with the attention mask, which longspan forms for no attached layer, so it "
-            "cannot be extended; where that code is of a layer from another model, set its modules' config to that of "
+            "cannot be extended; if that code is of a layer from another model, set its modules' config to that of "
             "this model"
         ) from error
     except Exception as error:

@@ -66,10 +66,10 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     if impl == "triton":
         return impl, None
     if device.type != "cpu":
-        return "auto (Triton; torch operations where it does not apply)", None
+        return "auto (Triton; torch operations if it does not apply)", None
     if reason is not None:
         return "auto (torch operations)", f"no C kernels, so decoding is several times slower: {reason}"
-    where = "compiled" if impl == "compiled" else "auto (C kernels; torch operations where they do not apply)"
+    where = "compiled" if impl == "compiled" else "auto (C kernels; torch operations if they do not apply)"
     return f"{where}; by {cpu.compiler_version()}", None
 
 

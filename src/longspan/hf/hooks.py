@@ -114,14 +114,14 @@ class Attachment(NeverCopied):
         uncached = getattr(self._local, "uncached", False)
         self._begun(running, decoder)  # first of all: the hook after the forward ends it, whatever is raised here
         if decoder.training:
-            raise LongspanError("the model is in training mode and longspan is for inference: call model.eval()")
+            raise LongspanError("the model is in training mode, but longspan is for inference: call model.eval()")
         refuse_other_attention(config._attn_implementation, interface.NAME)
         refuse_inputs(named_here(kwargs))
         if "logits_to_keep" in self._names and cast(Any, decoder).get_output_embeddings() is None:
             kwargs["logits_to_keep"] = 0  # Gemma 4 gives layers that share keys the last tokens alone: no keys to store
         own = "output_attentions" in kwargs  # a look into a config takes several calls
         if kwargs["output_attentions"] if own else getattr(config, "output_attentions", False):
-            raise LongspanError("attention weights are never formed here: call without output_attentions")
+            raise LongspanError("longspan never forms attention weights: call without output_attentions")
         for one in self._rotary:
             one.check()
         if isinstance(mask, dict) and all(isinstance(one, interface.Mask) for one in mask.values()):
@@ -203,7 +203,7 @@ class Attachment(NeverCopied):
         if running is None:
             raise LongspanError(
                 f"{layer.name}: longspan's hook on the model around it did not run; call the model and not its "
-                "forward, and where hooks were removed call longspan.restore(model) and extend it again"
+                "forward; if hooks were removed, call longspan.restore(model) and extend it again"
             )
         config: Any = getattr(module, "config", None)
         if config is not running.config and config is not None:

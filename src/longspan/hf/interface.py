@@ -148,7 +148,7 @@ def _attention(
             f"{type(module).__name__} (layer {getattr(module, 'layer_idx', '?')}) runs under longspan's attention but "
             "has no longspan hook: it was added after extend, its hooks were removed, or its config is "
             "that of an extended model; call longspan.restore(model) and extend it again. If it reads images or sound: "
-            "an extended model reads text alone"
+            "an extended model reads only text"
         )
     if forward_ad._current_level >= 0 or peek_interpreter_stack() is not None:
         _refuse_transforms(query, key, value)

@@ -40,8 +40,8 @@ def refuse_pipelined(model: nn.Module) -> None:
     stand_in = "transformers.distributed.pipeline_parallel", "PipelineIdentityLayer"
     if any(is_a(module, *stand_in) for module in model.modules()):
         raise AttachError(
-            f"{type(model).__name__}: other processes run some of its layers (pipeline parallelism), which longspan "
-            "cannot look into; split the model with tp_plan, or spread its layers over devices with device_map"
+            f"{type(model).__name__}: other processes run some of its layers (pipeline parallelism), and longspan "
+            "cannot reach these; split the model with tp_plan, or spread its layers over devices with device_map"
         )
 
 
@@ -58,8 +58,8 @@ def refuse_uneven(model: PreTrainedModel) -> None:
             dim, heads = mesh.mesh_dim_names.index("tp"), weight.shape[0] // size
             if weight.placements[dim].is_shard(0) and heads % mesh.size(dim):
                 raise AttachError(
-                    f"{name}.{part}: {heads} heads are split over {mesh.size(dim)} processes, which is no whole number "
-                    f"of heads each; run as many processes as divide {heads}"
+                    f"{name}.{part}: {heads} heads are split over {mesh.size(dim)} processes, not a whole number "
+                    f"of heads each; use a number of processes that divides {heads}"
                 )
 
 
@@ -101,7 +101,7 @@ def _find(model: PreTrainedModel, layers: Sequence[Layer]) -> Ranks | None:
         ranks = _ranks(layer.name, weight)
         if layer.heads * ranks.size != heads:
             raise AttachError(
-                f"{has}, which is no equal share for each of {ranks.size} processes; run as many processes as divide it"
+                f"{has}, which does not divide evenly over {ranks.size} processes; use a number that divides it"
             )
         if hasattr(layer.module, "k_proj") and "k_proj.weight" not in weights:
             raise AttachError(
@@ -109,7 +109,7 @@ def _find(model: PreTrainedModel, layers: Sequence[Layer]) -> Ranks | None:
                 "too, as tp_plan='auto' does"
             )
         if found is not None and found.size != ranks.size:
-            raise AttachError(f"{has}, and other layers are split otherwise; split all layers alike")
+            raise AttachError(f"{has}, but other layers are split differently; split all layers in the same way")
         found = ranks if found is None else found
     return found
 

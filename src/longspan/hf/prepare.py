@@ -161,11 +161,11 @@ def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
     elif isinstance(method, Angles):
         method = Full(angles=method)
     elif not isinstance(method, Method):
-        raise LongspanError(f"method is a name, a Method or Angles, not {type(method).__name__}")
+        raise LongspanError(f"method must be a name, a Method or Angles, not {type(method).__name__}")
     if angles is None:
         return method
     if not isinstance(angles, Angles):
-        raise LongspanError(f"angles are Angles such as longspan.YaRN(factor=4), not {type(angles).__name__}")
+        raise LongspanError(f"angles must be Angles such as longspan.YaRN(factor=4), not {type(angles).__name__}")
     if type(method.angles) not in (Angles, type(angles)):
         raise LongspanError(
             f"{method.name} is full attention under {method.angles}; angles={angles} would replace those"

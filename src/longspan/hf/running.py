@@ -115,8 +115,8 @@ def refuse_inputs(kwargs: dict[str, Any]) -> None:
     tokens = embeds if ids is None else ids
     if torch._C._get_tracing_state() is not None or type(tokens) is not Tensor and is_a(tokens, *_FAKE):
         raise LongspanError(
-            "the model is being traced (torch.jit.trace, torch.onnx.export or torch.export), and what longspan computes"
-            " in kernels and by the length of a text would be no part of the graph; call longspan.restore(model) first"
+            "the model is being traced (torch.jit.trace, torch.onnx.export or torch.export), and the graph would not "
+            "include what longspan computes in kernels and by the length of a text; call longspan.restore(model) first"
         )
     rows = None
     if isinstance(tokens, Tensor) and tokens.dim() > 1:
@@ -223,8 +223,8 @@ def _refuse(positions: Tensor, past: int) -> NoReturn:
     raise LongspanError(
         f"position_ids ({', '.join(map(str, first))}, ...) do not continue the {past} cached tokens; "
         "longspan numbers the tokens itself and does not support packed sequences or positions of your own: leave "
-        "position_ids out. Those of generate do so where the prompt begins with all tokens of the cache and has more; "
-        "with an assistant or prompt lookup pass it an empty cache"
+        "position_ids out. Those of generate continue them if the prompt begins with all tokens of the cache and has "
+        "more; with an assistant or prompt lookup pass it an empty cache"
     )
 
 

@@ -35,7 +35,7 @@ def alone(model: PreTrainedModel) -> Iterator[None]:
     def refuse(module: nn.Module, args: Any) -> None:
         if get_ident() != thread_id:
             raise LongspanError(
-                "another thread is changing the model by longspan.extend, inspect or restore; run it when that is done"
+                "another thread is running longspan.extend, inspect or restore on the model; run the model after it"
             )
 
     parts = list(model.modules())
@@ -46,8 +46,8 @@ def alone(model: PreTrainedModel) -> Iterator[None]:
         # After the hooks: a thread is either seen here, or turned away by them.
         if any(_is_in(frame, set(parts)) for frame in sys._current_frames().items() if frame[0] != thread_id):
             raise LongspanError(
-                "another thread runs the model, which can be extended, inspected or restored only when no thread does; "
-                "wait for that one to end"
+                "another thread is running the model; wait for it to end before you extend, inspect "
+                "or restore the model"
             )
         yield
 

@@ -23,8 +23,8 @@ def refuse_offloaded(tier: KVTier, device: torch.device, selecting: bool) -> Non
     """Raise ``CacheError`` for a tier off the device under a method that reads all of it at every token."""
     if tier != "device" and not selecting and device.type != "cpu":
         raise CacheError(
-            f"kv_tier={tier!r} keeps the cache off {device}, and the method reads all of it there for every token; "
-            "take a method that selects keys, such as longheads or esa, or kv_tier='device'"
+            f"kv_tier={tier!r} keeps the cache off {device}, but the method reads all of it there for every token; "
+            "use a method that selects keys, such as longheads or esa, or kv_tier='device'"
         )
 
 

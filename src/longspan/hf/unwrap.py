@@ -111,8 +111,7 @@ def refuse_other_kinds(model: PreTrainedModel) -> None:
     """Raise ``AttachError`` for a model that does not go on with a text from left to right."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise AttachError(
-            f"{type(model).__name__} is an encoder-decoder; longspan extends models that have a decoder alone, such as "
-            "those of AutoModelForCausalLM"
+            f"{type(model).__name__} is an encoder-decoder; longspan extends decoder-only models (AutoModelForCausalLM)"
         )
     for name, module in model.named_modules():
         if isinstance(getattr(module, "indexer", None), nn.Module):

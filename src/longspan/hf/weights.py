@@ -29,7 +29,7 @@ def named_weights(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
     for name, weight in weights.items():
         if not isinstance(weight, Tensor):
             raise LongspanError(
-                f"{name} is no tensor but a {type(weight).__name__} (as in models that torch.ao quantised), so the "
+                f"{name} is not a tensor but a {type(weight).__name__} (as in models that torch.ao quantised), so the "
                 "model's weights cannot be hashed; load the model without that, or with a quantisation of transformers"
             )
         if weight.device.type == "meta":

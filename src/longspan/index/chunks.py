@@ -74,7 +74,7 @@ class ChunkIndex(UnitIndex):
         if self.kind == "representation" and k.shape[-1] != v.shape[-1]:
             raise ValueError(
                 f"a chunk's representation scores its keys (size {k.shape[-1]}) by a mean of its values (size "
-                f"{v.shape[-1]}), which takes equal sizes; use another score, such as score='bounds'"
+                f"{v.shape[-1]}), which requires equal sizes; use another score, such as score='bounds'"
             )
         self._begin(pads)
         new = [q, k, v] if self.kind == "representation" else [k]
@@ -219,7 +219,7 @@ class ChunkIndex(UnitIndex):
             raise CacheError(
                 f"dropping {self._length - length} tokens opens a chunk of {self.size} tokens again whose inputs "
                 f"are gone; up to {self.tail.keep - self.size} can be dropped at any time, or any number that "
-                "ends at a chunk's border; assisted decoding keeps to that with fewer candidate tokens"
+                "ends at a chunk's border; in assisted decoding, ask for fewer candidate tokens"
             )
         rows = zip(self._pads, self._finished, strict=True)
         self._leave([min(full, max(length - pad, 0) // self.size) for pad, full in rows], length)

@@ -81,4 +81,4 @@ def check_entries(entries: Entries | None, *, expected: int, most: int) -> None:
     """Raise ``ValueError`` unless there are ``expected`` entries, and no more than ``most``."""
     count = 0 if entries is None else entries.count
     if count != expected or count > most:
-        raise ValueError(f"its index has {count} entries, where it should have {expected}")
+        raise ValueError(f"its index has {count} entries, but should have {expected}")

@@ -36,7 +36,7 @@ def resolve(impl: Impl, device: torch.device, unsupported: Reasons, slower: Coll
                 return name
         return "torch"
     if impl not in get_args(Impl):
-        raise ValueError(f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}")
+        raise ValueError(f"impl must be one of {', '.join(get_args(Impl))}, not {impl!r}")
     if impl in ("torch", "reference"):
         return impl
     reason = unsupported[impl]() if impl in unsupported else "this kernel has no such implementation"

@@ -33,7 +33,7 @@ class KnownMethods(MutableMapping[str, type[Method]]):
         found = dict(self._own)
         for entry in entry_points(group=GROUP):
             if entry.name in found:
-                raise LongspanError(f"{_described(entry)} has the name of another one; {_out(entry)}")
+                raise LongspanError(f"{_described(entry)} has the name of another method; {_out(entry)}")
             found[entry.name] = _loaded(entry)
         # A package may have looked at the methods, and added some, as it was imported.
         return vars(self).get("_all", found)
@@ -93,7 +93,7 @@ def _described(entry: EntryPoint) -> str:
 
 
 def _out(entry: EntryPoint) -> str:
-    return f"mend its entry point in the group {GROUP}, or uninstall {_package(entry)}"
+    return f"correct its entry point in the group {GROUP}, or uninstall {_package(entry)}"
 
 
 def _package(entry: EntryPoint) -> str:

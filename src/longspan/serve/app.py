@@ -59,14 +59,14 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         _check_model(host, body.model)
         with_usage, most = schema.include_usage(body), schema.most_tokens(body)
         if body.top_logprobs is not None and not body.logprobs:
-            raise ApiError(400, "top_logprobs is for logprobs=true", param="top_logprobs")
+            raise ApiError(400, "top_logprobs requires logprobs=true", param="top_logprobs")
         document = None if body.document is None else host.ready_document(body.document)
         if body.passages and not host.attachment.attender.method.selects:
             name = host.attachment.attender.method.name
             raise ApiError(400, f"{name} chooses no keys, so there are no passages to show", param="passages")
         prompt = await _encoded(host.prompts.chat, body.messages, document)
         if body.passages and prompt.document is None:
-            raise ApiError(400, "passages are of a document: name one in document", param="passages")
+            raise ApiError(400, "passages require a document: name it in the field document", param="passages")
         generation = _generation_request(
             host, body, prompt, most, (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
         )  # fmt: skip
@@ -123,14 +123,14 @@ def _page_routes(app: FastAPI) -> None:
     @app.get("/page/{name}", include_in_schema=False)
     async def part_of_page(name: str) -> Response:
         if name not in files:
-            raise ApiError(404, "there is no such file")
+            raise ApiError(404, "this file does not exist")
         return FileResponse(files[name], headers={"Cache-Control": "no-cache"})
 
 
 def _check_model(host: Host, name: str) -> None:
     if name != host.settings.model:
         raise ApiError(
-            404, f"the model {name[:80]!r} is not here; there is {host.settings.model!r}", param="model",
+            404, f"the model {name[:80]!r} is not served here; this server has {host.settings.model!r}", param="model",
             code="model_not_found",
         )  # fmt: skip
 
@@ -144,16 +144,16 @@ def _one_prompt(host: Host, prompt: Any) -> str | list[int]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]
     if not prompt:
-        raise ApiError(400, "prompt is empty; there is nothing to go on from", param="prompt")
+        raise ApiError(400, "prompt is empty; there is nothing to continue", param="prompt")
     if isinstance(prompt, str):
         if any("\ud800" <= c <= "\udfff" for c in prompt):
-            raise ApiError(400, "prompt has half of a surrogate pair, which is no character", param="prompt")
+            raise ApiError(400, "prompt has half of a surrogate pair, which is not a character", param="prompt")
         return prompt
     if not isinstance(prompt[0], int):
         raise ApiError(400, "several prompts in one request are not supported; send a request for each", param="prompt")
     known = host.model.get_input_embeddings().num_embeddings
     if not all(0 <= token < known for token in prompt):
-        raise ApiError(400, f"prompt has a token that the model does not have: there are {known:,}", param="prompt")
+        raise ApiError(400, f"prompt has a token that is not in the model's vocabulary of {known:,}", param="prompt")
     ids: list[int] = prompt
     return ids
 
@@ -176,8 +176,8 @@ def _generation_request(
         raise ApiError(400, "the prompt has no tokens", param="messages" if hasattr(body, "messages") else "prompt")
     if longest is not None and length + (most or 1) > longest:
         raise ApiError(
-            400, f"the prompt has {length:,} tokens and the answer up to {most or 1:,}, and at most {longest:,} are "
-            "possible in all", param="messages" if hasattr(body, "messages") else "prompt",
+            400, f"the prompt has {length:,} tokens and the answer up to {most or 1:,}; together they may "
+            f"have at most {longest:,}", param="messages" if hasattr(body, "messages") else "prompt",
             code="context_length_exceeded",
         )  # fmt: skip
     if most is None:
@@ -293,7 +293,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         place, why = first["loc"][-1], first.get("ctx", {}).get("error", first["msg"])
-        return JSONResponse(error_body(400, f"the body is no JSON: {why} at character {place}"[:300]), 400)
+        return JSONResponse(error_body(400, f"the body is not JSON: {why} at character {place}"[:300]), 400)
     if first["type"] == "model_attributes_type":  # a body of another type, as curl sends a form, is not parsed
         return JSONResponse(
             error_body(400, "the body must be a JSON object, sent with the header Content-Type: application/json"), 400

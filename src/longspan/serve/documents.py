@@ -44,7 +44,7 @@ def routes(host: Host) -> APIRouter:
             raise busy()
         given = file.filename or "document"
         if any("\ud800" <= c <= "\udfff" for c in name or given):
-            raise ApiError(400, "the name has half of a surrogate pair, which is no character", param="name")
+            raise ApiError(400, "the name has half of a surrogate pair, which is not a character", param="name")
         add = partial(host.library.add, name or given[:LONGEST_NAME], file.file, Path(given).suffix)
         try:
             if is_plain(Path(given)):
@@ -99,7 +99,7 @@ def routes(host: Host) -> APIRouter:
         whole = host.ready_document(id).text or ""
         stop = min(len(whole), start + _MAX_CHARACTERS) if end is None else min(end, len(whole))
         if stop - start > _MAX_CHARACTERS:
-            raise ApiError(400, f"at most {_MAX_CHARACTERS:,} characters can be had at once", param="end")
+            raise ApiError(400, f"at most {_MAX_CHARACTERS:,} characters can be read at once", param="end")
         if end is not None and end < start:
             raise ApiError(400, f"end, {end:,}, is before start, {start:,}", param="end")
         begin = min(start, stop)

@@ -75,7 +75,7 @@ class Host:
         try:
             self._open.enter_context(folder.alone())
         except LongspanError:
-            raise LongspanError(f"{folder}: another server has it; give each its own --documents") from None
+            raise LongspanError(f"{folder}: another server uses it; give each server its own --documents") from None
         self.library.load()
         self.engine.start()
 

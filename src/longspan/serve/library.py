@@ -89,7 +89,7 @@ class Library:
             shutil.rmtree(path, ignore_errors=True)
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("%s: is no document of a server (%s); it is left alone", path, error)
+            log.warning("%s: is not a document of a server (%s); the server leaves it as it is", path, error)
             return
         self._records[record.id] = record
         self._read(record)
@@ -249,8 +249,8 @@ class _ReadingJob:
         if self._longest is not None and record.tokens >= self._longest:
             self.steps.close()
             raise LongspanError(
-                f"it has {record.tokens:,} tokens, and prompt and answer together at most {self._longest:,}: no "
-                "question about it could be answered"
+                f"it has {record.tokens:,} tokens, but prompt and answer may have at most {self._longest:,} together, "
+                "so no question about it could be answered"
             )
         if not self._first:
             self._first, self._began = record.tokens_read, time.perf_counter()  # an earlier process read some of it
@@ -296,8 +296,8 @@ def _plain_text(upload: Path) -> str:
     try:
         text = files.read(upload).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DocumentError(f"the file is no UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise DocumentError(f"the file is not UTF-8 text ({error.reason} at byte {error.start})") from None
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
-        raise DocumentError("there is no text in the file")
+        raise DocumentError("the file contains no text")
     return text

@@ -192,7 +192,7 @@ class Prompts:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         except Exception as error:  # a template raises what it likes
             raise ApiError(
-                400, f"the chat template does not take these messages: {' '.join(str(error).split())}", param="messages"
+                400, f"the chat template rejects these messages: {' '.join(str(error).split())}", param="messages"
             ) from None
 
 
@@ -227,7 +227,7 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
         role, where = message.get("role"), f"messages[{n}]"
         if not isinstance(role, str) or role not in _ROLES:
             raise ApiError(
-                400, f"{where}.role {role!r} is not supported; there are {', '.join(_ROLES)}", param=f"{where}.role"
+                400, f"{where}.role {role!r} is not supported; use one of {', '.join(_ROLES)}", param=f"{where}.role"
             )
         for name in message.keys() - {"role", "content"}:
             if message[name] not in (None, [], {}):
@@ -236,7 +236,7 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
     if not read:
         raise ApiError(400, "messages is empty; there is nothing to answer", param="messages")
     if read[-1].role != "user":
-        raise ApiError(400, "the last of messages must be the user's", param="messages")
+        raise ApiError(400, "the last message must be the user's", param="messages")
     return read
 
 
@@ -247,13 +247,13 @@ def _text(content: Any, where: str) -> str:
         for n, part in enumerate(content):
             if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
                 raise ApiError(
-                    400, f"{where}[{n}] is not a text, and this model reads nothing else", param=f"{where}[{n}]"
+                    400, f"{where}[{n}] is not a text, and this model reads only text", param=f"{where}[{n}]"
                 )
         text = "".join(part["text"] for part in content)
     else:
         raise ApiError(400, f"{where} must be a text or a list of texts", param=where)
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ApiError(400, f"{where} has half of a surrogate pair, which is no character", param=where)
+        raise ApiError(400, f"{where} has half of a surrogate pair, which is not a character", param=where)
     return text
 
 

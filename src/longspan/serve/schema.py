@@ -149,7 +149,7 @@ def include_usage(request: Any) -> bool:
     """
     options = dict(request.stream_options or {})
     if options and not request.stream:
-        raise ApiError(400, "stream_options is for stream=true", param="stream_options")
+        raise ApiError(400, "stream_options requires stream=true", param="stream_options")
     wanted = options.pop("include_usage", None)
     for name, value in options.items():
         if value not in (None, False):

@@ -118,10 +118,10 @@ class Guard:
     def _check(self, path: str, headers: Headers) -> None:
         host = headers.get("host", "")
         if self._loopback and not is_loopback(_name(host)):
-            raise ApiError(403, "this server answers to localhost and loopback addresses alone", code="wrong_host")
+            raise ApiError(403, "this server answers only to localhost and loopback addresses", code="wrong_host")
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
-            raise ApiError(403, "pages of other places may not ask this server", code="wrong_origin")
+            raise ApiError(403, "pages of other origins may not call this server", code="wrong_origin")
         if self._key is not None and path != "/" and not path.startswith(_PAGE) and not _asks_for_health(path):
             scheme, _, key = headers.get("authorization", "").partition(" ")
             given = key.strip().encode("utf-8", "surrogateescape")

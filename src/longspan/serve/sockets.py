@@ -51,4 +51,4 @@ def cannot_listen(host: str, port: int, error: OSError) -> LongspanError:
     # asyncio's errors have more than the system's words.
     why = os.strerror(error.errno) if error.errno else str(error)
     name = f"[{host}]" if ":" in host else host
-    return LongspanError(f"cannot listen on {name}:{port}: {why}; give another --port (0 takes a free one) or --host")
+    return LongspanError(f"cannot listen on {name}:{port}: {why}; give another --port (0 picks a free port) or --host")

@@ -29,7 +29,7 @@ def check_tier(tier: KVTier, directory: str | os.PathLike[str] | None) -> Path |
         ``directory`` as a path.
     """
     if tier not in ("auto", *get_args(Tier)):
-        raise ValueError(f"kv_tier is one of auto, {', '.join(get_args(Tier))}, not {tier!r}")
+        raise ValueError(f"kv_tier must be one of auto, {', '.join(get_args(Tier))}, not {tier!r}")
     if directory is None:
         return None
     if tier not in ("auto", "disk"):
@@ -172,7 +172,7 @@ class Buffer:
         if self.kind is None or rows == list(range(self.kind.batch)):
             return self
         if not all(0 <= row < self.kind.batch for row in rows):
-            raise CacheError(f"the cache holds {self.kind.batch} rows and was asked for rows {rows}")
+            raise CacheError(f"the cache holds {self.kind.batch} rows, but rows {rows} were requested")
         return self._copy(rows)
 
     def reset(self) -> None:

@@ -47,7 +47,7 @@ class KVStore:
         spill: Spill | None = None,
     ) -> None:
         if window < 0:
-            raise ValueError(f"window is a number of tokens, not {window}")
+            raise ValueError(f"window must be a number of tokens, not {window}")
         self.directory = check_tier(tier if spill is None else "auto", directory)
         self.tier: Tier = tier
         self._first_tier: Tier = tier
@@ -105,7 +105,7 @@ class KVStore:
         new = [*keys, values]
         kinds, tokens = [Kind.of(x) for x in new], values.shape[2]
         if any(x.shape[2] != tokens for x in new):
-            raise CacheError(f"keys and values of {[x.shape[2] for x in new]} tokens; they come in equal numbers")
+            raise CacheError(f"keys and values of {[x.shape[2] for x in new]} tokens; their numbers must be equal")
         if self._buffers:
             refuse_unlike([buffer.kind for buffer in self._buffers], kinds)
         stop = self.length + tokens
@@ -175,12 +175,12 @@ class KVStore:
         A view where the device has them, which holds until the next append; else a copy.
         """
         if not 0 <= start <= stop <= self.length:
-            raise ValueError(f"there are tokens 0 to {self.length}, and [{start}, {stop}) was asked for")
+            raise ValueError(f"there are tokens 0 to {self.length}, and [{start}, {stop}) was requested")
         if not self._buffers:
             raise ValueError("the store is empty")
         rotations = len(self._buffers) - 1
         if stream is not None and not 0 <= stream < rotations:
-            raise ValueError(f"there are {rotations} rotations of the keys, and number {stream} was asked for")
+            raise ValueError(f"there are {rotations} rotations of the keys, and number {stream} was requested")
         n = rotations if stream is None else stream
         if self.mirror is not None and self.mirror.start <= start:
             return self.mirror.part(n, start, stop)

@@ -154,8 +154,8 @@ class Mapped(TokenBlock):
         """See ``TokenBlock``: a process that was forked has the same file, not a copy as of memory."""
         if os.getpid() != self._process:
             raise CacheError(
-                "the cache lies in files of the process that this one was forked from, and both would write to them; "
-                "go on with a copy of it (copy.deepcopy), or start a new cache here"
+                "the cache lies in files of the parent process, and both processes would write to them; continue "
+                "with a copy of it (copy.deepcopy), or start a new cache here"
             )
 
     def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:

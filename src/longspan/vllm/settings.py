@@ -64,13 +64,13 @@ def _read(given: Any) -> Settings:
         of_text, values = split_spec(given)
         given = {"method": of_text, **values}
     if not isinstance(given, Mapping):
-        raise LongspanError(f'it is an object as {{"method": "dca"}} or a text as "dca", not {given!r}')
+        raise LongspanError(f'it must be an object such as {{"method": "dca"}} or a text such as "dca", not {given!r}')
     rest = dict(given)
     name, angles = (rest.pop(key, default) for key, default in (("method", "dca"), ("angles", None)))
     window, impl = rest.pop("window", None), rest.pop("impl", "auto")
     if impl not in get_args(Impl):
         raise LongspanError(
-            f"impl is one of {', '.join(get_args(Impl))}, not {impl!r}{did_you_mean(str(impl), get_args(Impl))}"
+            f"impl must be one of {', '.join(get_args(Impl))}, not {impl!r}{did_you_mean(str(impl), get_args(Impl))}"
         )
     settings = [f"{key}={value}" for key, value in rest.items()]
     method = build_method(str(name), settings, None if angles is None else str(angles))

@@ -55,7 +55,7 @@ def test_a_file(run, folder, book, tmp_path):
     page = (tmp_path / "o" / f"page-{row['length']}.html").read_text(encoding="utf-8")
     assert page.count("class=answer") == 1 and "What is the pass key?" in page
     ran = run(*args, "--lengths", "200", "--answer", "61873")
-    assert ran.code == 1 and "the first 200 tokens of the text do not have '61873'" in ran.err
+    assert ran.code == 1 and "the first 200 tokens of the text do not contain '61873'" in ran.err
     ran = run(*args, "--lengths", "200")
     assert ran.code == 0 and (tmp_path / "o" / "page-200.html").exists()
 
@@ -129,10 +129,13 @@ def test_relative_positions(run, tmp_path):
             ["--method", "dca", "--window", "64", "--answer", "x", "--seed", "0", "--chunk", "8", "--dtype", "float32"],
             ["leave --answer, --seed, --chunk, --dtype out"],
         ),
-        (["--method", "esa", "--model", "M", "--file", "BOOK", "--samples", "10"], ["--samples: only for --task"]),
+        (
+            ["--method", "esa", "--model", "M", "--file", "BOOK", "--samples", "10"],
+            ["--samples: valid only with --task"],
+        ),
         (
             ["--method", "esa", "--model", "M", "--file", "BOOK", "--samples", "1", "--seed", "0"],
-            ["--samples, --seed: only for --task", "one prompt per length"],
+            ["--samples, --seed: valid only with --task", "one prompt per length"],
         ),
         (["--method", "dca"], ["--window"]),
         (["--method", "dca:chunk_size=90", "--window", "10"], ["chunk_size"]),

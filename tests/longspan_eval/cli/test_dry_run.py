@@ -160,4 +160,4 @@ def test_a_page_for_people(run, command, timed):
 
 def test_stdin_cannot_be_kept(run, folder):
     ran = run("eval", "perplexity", "--model", folder, "--text", "-", "--dry-run")
-    assert ran.code == 1 and "--dry-run leaves nothing behind" in ran.err
+    assert ran.code == 1 and "--dry-run writes no files" in ran.err

@@ -70,7 +70,7 @@ def test_where_keys_lie_changes_no_sample(whole, folder, tmp_path, run):
     assert results(tmp_path) == results(whole) | {"command": results(tmp_path)["command"], "environment": environment}
     assert results(tmp_path)["command"].endswith("--kv-tier auto")
     ran = run(*command(folder, tmp_path / "other", "--kv-tier", "tape"))
-    assert ran.code == 1 and "kv_tier is one of auto, device, host, disk, not 'tape'" in ran.err
+    assert ran.code == 1 and "kv_tier must be one of auto, device, host, disk, not 'tape'" in ran.err
 
 
 @pytest.mark.long
@@ -272,8 +272,8 @@ def unloaded(monkeypatch):
 
 UNREADABLE = {
     "no folder named": (["longbench-trec"], ["longbench/trec.jsonl", "--data-dir"]),
-    "no folder": (["longbench-trec", "--data-dir", "no/such"], ["no/such", "no such folder"]),
-    "no file": (["longbench-trec", "--data-dir", "."], ["trec.jsonl", "no such file"]),
+    "no folder": (["longbench-trec", "--data-dir", "no/such"], ["no/such", "this folder does not exist"]),
+    "no file": (["longbench-trec", "--data-dir", "."], ["trec.jsonl", "this file does not exist"]),
     "a fault in a line": (["leval-toefl", "--data-dir", "."], ["tpo.jsonl, line 1", "field 'instructions'"]),
     "no text": (["perplexity", "--text", "none.txt"], ["none.txt", "cannot be read"]),
     "a file for a folder": (["passkey", "--out", "blank.txt"], ["--out blank.txt", "is a file; name a folder"]),

@@ -106,20 +106,20 @@ def test_time_that_is_over(run, folder, tmp_path):
     ("words", "said"),
     [
         ([], "name a paper: longheads, dca, esa"),
-        (["yarn"], "no paper is called 'yarn'; there are longheads"),
+        (["yarn"], "unknown paper 'yarn'; there are longheads"),
         (["esa"], "--model"),
         (["esa", "--model", "M", "--tables", "nine"], "esa has no table 'nine'"),
-        (["esa", "--model", "M", "--scale", "huge"], "--scale is auto, paper or quick"),
-        (["esa", "--model", "M", "--scale-to", "quick"], "--scale-to is auto, paper or window"),
+        (["esa", "--model", "M", "--scale", "huge"], "--scale must be auto, paper or quick"),
+        (["esa", "--model", "M", "--scale-to", "quick"], "--scale-to must be auto, paper or window"),
         (["esa", "--model", "M", "--max-minutes", 0], "--max-minutes must be above 0"),
         (["esa", "--model", "M", "--max-full-seconds", 0], "--max-full-seconds must be above 0"),
-        (["esa", "--model", "M", "--data-dir", "nowhere"], "nowhere: there is no such folder"),
+        (["esa", "--model", "M", "--data-dir", "nowhere"], "nowhere: this folder does not exist"),
         (["esa", "--model", "M", "--calibration", "nowhere"], "nowhere"),
         (
             ["esa", "--model", "M", "--calibration", "F", "--tables", "eq-9", "--max-length", 1],
             "the calibration is for layers [0, 1, 2, 3, 4, 5] of bundled, but",
         ),
-        (["dca", "--model", "M", "--calibration", "F"], "--calibration: no table of dca scores with reduced keys"),
+        (["dca", "--model", "M", "--calibration", "F"], "--calibration: no table of dca uses reduced keys"),
         (["longheads", "--model", "M", "--calibration", "F"], "--calibration: no table of longheads"),
     ],
 )
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_said_in_a_line(run, folder, tmp_path, words, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["dca", "--data-dir", "nowhere"], "nowhere: there is no such folder"),
+        (["dca", "--data-dir", "nowhere"], "nowhere: this folder does not exist"),
         (["dca", "--data-dir", "DATA", "--tables", "table-4"], "tpo.jsonl, line 1: field 'instructions' is missing"),
         (["dca", "--data-dir", "DATA", "--tables", "table-6"], "paper.txt: there is no text in it"),
         (["dca", "--data-dir", "DATA", "--tables", "figure-4"], "book.txt: not UTF-8 text"),

@@ -73,7 +73,7 @@ def test_a_session_says_what_is_wrong(at_window, more, said):
 
 
 def test_a_missing_data_folder_is_named(at_window, tmp_path):
-    with pytest.raises(ValueError, match="nowhere: there is no such folder"):
+    with pytest.raises(ValueError, match="nowhere: this folder does not exist"):
         at_window(512, data_dir=tmp_path / "nowhere")
 
 

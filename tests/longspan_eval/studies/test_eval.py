@@ -144,7 +144,11 @@ def test_what_cannot_be_is_named(given, words):
 
 
 def test_data_that_is_not_there_is_named(tmp_path):
-    for folder, words in ((None, "--data-dir"), (tmp_path / "no", "no such folder"), (tmp_path, "read.jsonl")):
+    for folder, words in (
+        (None, "--data-dir"),
+        (tmp_path / "no", "this folder does not exist"),
+        (tmp_path, "read.jsonl"),
+    ):
         with pytest.raises(LongspanError, match=words):
             study((READ,), data_dir=folder).cells()
 

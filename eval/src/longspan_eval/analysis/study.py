@@ -56,8 +56,8 @@ class Question:
         answers = sorted({at for text in example.references for at in locate(tokenizer, example.input_ids, text)})
         if len(answers) > _PLACES * len(example.references):
             raise LongspanError(
-                f"{task.name}: its {len(example.references)} answers stand at {len(answers)} places of the prompt, and "
-                "where to read them cannot be told; take a task whose answers stand nowhere else, such as passkey"
+                f"{task.name}: its {len(example.references)} answers stand at {len(answers)} places of the prompt, "
+                "so it is not known which of them to read; use a task whose answers stand nowhere else, such as passkey"
             )
         return cls(
             example.input_ids, tuple(answers), lambda text: task.score(text, example.references), task.new_tokens,
@@ -124,8 +124,8 @@ def inspect(model: PreTrainedModel, tokenizer: Any, prompt: Question, *, chunk: 
     attachment = attachment_of(model)
     if attachment is not None and attachment.attender.method.selects and size <= attachment.report.window:
         raise LongspanError(
-            f"{size:,} tokens fit the window of {attachment.report.window:,}, inside which nothing is chosen: "
-            "give a longer text"
+            f"{size:,} tokens fit the window of {attachment.report.window:,}, and inside it nothing is chosen: "
+            "pass a longer text"
         )
     ids = torch.tensor([prompt.ids], device=model.device)
     with record(model) as trace:  # first, since it says what is wrong with the model

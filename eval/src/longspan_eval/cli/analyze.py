@@ -77,7 +77,7 @@ def analyze(
         _positions(chosen, lengths, window, out, console, as_json, idle=_given(idle))
         return
     if model is None:
-        raise LongspanError("say with --model which model to look at: a folder, a hub name, or 'bundled'")
+        raise LongspanError("--model is missing: name a model folder, a hub name, or 'bundled'")
     _check_source(task, file, prompt, answer, _given({"--samples": samples, "--seed": seed}))
     made = None if task is None else _synthetic(task)
     text = None if file is None else read_text(file)
@@ -133,11 +133,11 @@ def _check_source(
 ) -> None:
     """Raise where what is to be read is not one thing; ``for_tasks`` names the options given that only a task has."""
     if (task is None) == (file is None):
-        raise LongspanError("say what to read: either --task, such as passkey, or --file")
+        raise LongspanError("pass either --task, such as passkey, or --file")
     if task is not None and (prompt or answer is not None):
-        raise LongspanError("--prompt and --answer are for --file; a task brings its own")
+        raise LongspanError("--prompt and --answer require --file; a task has its own")
     if file is not None and for_tasks:
-        raise LongspanError(f"{', '.join(for_tasks)}: only for --task; of a file one prompt per length is read")
+        raise LongspanError(f"{', '.join(for_tasks)}: valid only with --task; a file gives one prompt per length")
     check_text("--prompt", prompt)
     check_text("--answer", answer or "")
     if answer is not None and not answer.strip():
@@ -192,7 +192,7 @@ def _file_prompts(
         _beyond(length, window, length)
         places = () if answer is None else tuple(locate(tokenizer, ids, answer))
         if answer is not None and not places:
-            raise LongspanError(f"the first {len(ids):,} tokens of the text do not have {answer!r} in them")
+            raise LongspanError(f"the first {len(ids):,} tokens of the text do not contain {answer!r}")
         yield length, Question(ids + asked, places)
 
 
@@ -221,7 +221,7 @@ def _positions(
             "relative positions, or take longheads, esa, infllm, or lm-infinite with middle_top_k"
         )
     if window is None:
-        raise LongspanError(f"--window: say the window in tokens that {method.name} is to be drawn for")
+        raise LongspanError(f"--window is missing: pass the window in tokens to draw {method.name} for")
     try:
         resolved = method.resolve(window)
     except ValueError as error:

@@ -115,7 +115,7 @@ def evaluate(
         return
     chosen = named(tasks or [])
     if model is None:
-        raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
+        raise LongspanError("--model is missing: name a model folder, a hub name, or 'bundled'")
     _refuse_idle_options(chosen, {"--text": texts, "--stride": stride, "--mode": mode}, data_dir)
     if ray is not None:
         _refuse_beside_ray(n_workers, dry_run)
@@ -204,11 +204,11 @@ def _refuse_idle_options(chosen: Sequence[Task], of_perplexity: dict[str, object
 def _refuse_beside_ray(n_workers: int | None, dry_run: bool) -> None:
     if n_workers is not None:
         raise LongspanError(
-            "--workers is for processes of this machine; on a Ray cluster its room decides: leave it out"
+            "--workers is for processes on this machine; a Ray cluster starts as many as fit: leave it out"
         )
     if dry_run:
         raise LongspanError(
-            "--dry-run times a prompt on this machine, which says nothing of a cluster: leave --ray out"
+            "--dry-run times a prompt on this machine, which says nothing about a cluster: leave --ray out"
         )
 
 

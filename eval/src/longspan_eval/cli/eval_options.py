@@ -54,7 +54,7 @@ def kept_text(path: Path, out: Path, dry_run: bool) -> Path:
     if path != STDIN:
         return path
     if dry_run:
-        raise LongspanError("--dry-run leaves nothing behind, and a text from stdin is kept in --out; name a file")
+        raise LongspanError("--dry-run writes no files, but a text from stdin is saved in --out; name a file")
     text = read_text(path)
     kept = out / f"stdin-{hashlib.sha256(text.encode()).hexdigest()[:12]}.txt"
     out.mkdir(parents=True, exist_ok=True)

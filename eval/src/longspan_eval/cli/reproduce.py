@@ -89,7 +89,7 @@ def reproduce(
         return
     chosen = _paper(paper)
     if model is None:
-        raise LongspanError("say with --model which model to measure: a folder, a hub name, or 'bundled'")
+        raise LongspanError("--model is missing: name a model folder, a hub name, or 'bundled'")
     _check_values(scale, scale_to, {"--max-minutes": max_minutes, "--max-full-seconds": max_full_seconds})
     from longspan.calibration import Calibration
     from longspan.hf.calibrating import check_calibration
@@ -101,9 +101,7 @@ def reproduce(
     from longspan_eval.subject import Subject
 
     if calibration is not None and not chosen.calibrated:
-        raise LongspanError(
-            f"--calibration: no table of {chosen.name} scores with reduced keys; leave it out, or name esa"
-        )
+        raise LongspanError(f"--calibration: no table of {chosen.name} uses reduced keys; leave it out, or name esa")
     wanted = select(chosen, None if tables is None else [name.strip() for name in tables.split(",")])
     begun = time.monotonic()
     quiet_transformers()
@@ -157,17 +155,17 @@ def _paper(name: str | None) -> Paper:
         return PAPERS[name]
     known = ", ".join(PAPERS)
     raise LongspanError(
-        f"no paper is called {name!r}; there are {known}{did_you_mean(name, PAPERS)}"
-        if name
-        else f"name a paper: {known}"
+        f"unknown paper {name!r}; there are {known}{did_you_mean(name, PAPERS)}" if name else f"name a paper: {known}"
     )
 
 
 def _check_values(scale: str, scale_to: str, limits: dict[str, float | None]) -> None:
     if scale not in SCALES:
-        raise LongspanError(f"--scale is auto, paper or quick, not {scale!r}{did_you_mean(scale, SCALES)}")
+        raise LongspanError(f"--scale must be auto, paper or quick, not {scale!r}{did_you_mean(scale, SCALES)}")
     if scale_to not in SCALES_TO:
-        raise LongspanError(f"--scale-to is auto, paper or window, not {scale_to!r}{did_you_mean(scale_to, SCALES_TO)}")
+        raise LongspanError(
+            f"--scale-to must be auto, paper or window, not {scale_to!r}{did_you_mean(scale_to, SCALES_TO)}"
+        )
     for name, limit in limits.items():
         if limit is not None and not limit > 0:
             raise LongspanError(f"{name} must be above 0, not {limit:g}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def named(names: Sequence[str]) -> tuple[Task, ...]:
     """The tasks of these names or patterns."""
     if not names:
-        raise LongspanError("name at least one task; `longspan eval --list` says which there are")
+        raise LongspanError("name at least one task; `longspan eval --list` lists them")
     from longspan_eval.tasks import TASKS
 
     known = every()
@@ -39,7 +39,7 @@ def every() -> dict[str, Task]:
 
 def no_task(name: str) -> str:
     """Why ``name`` is no task, and what it may have meant."""
-    return f"no task is called {name!r}; `longspan eval --list` says which there are{did_you_mean(name, every())}"
+    return f"unknown task {name!r}; `longspan eval --list` lists all tasks{did_you_mean(name, every())}"
 
 
 def listing() -> list[dict[str, Any]]:

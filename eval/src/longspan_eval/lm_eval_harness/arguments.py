@@ -44,14 +44,14 @@ def told(row: MethodSpec, length: int | None) -> MethodSpec:
         LongspanError: it has to know, and neither ``length`` nor a parameter says so.
     """
     if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise LongspanError(f"length is a number of tokens, at least 1, not {length!r}")
+        raise LongspanError(f"length must be a number of tokens, at least 1, not {length!r}")
     if row.method is None:
         return row
     if length is not None:
         return MethodSpec(row.method.reaching(length), row.calibration)
     if row.method.reaching(1) != row.method:
         raise LongspanError(
-            f"{row.label} has to know how far it is to reach: give length=TOKENS, those of the longest prompt and its "
+            f"{row.label} must know the longest text: pass length=TOKENS, for the longest prompt with its "
             "answer, or set its scale, factor, group or target_length yourself"
         )
     return row

@@ -213,7 +213,7 @@ def _extend(
             (name for name in ("kv_tier", "kv_dir", "impl") if where[name] not in ("device", "auto", None)), ""
         )
         if given:
-            raise LongspanError(f"the stock model runs without longspan, so {given} is not for it")
+            raise LongspanError(f"the stock model runs without longspan, so {given} does not apply")
         return None
     return longspan.extend(model, row.method, calibration=row.calibration, **where)
 

@@ -35,7 +35,7 @@ class SyntheticTask(ConfigurableTask):
         name = metadata.get("tokenizer") or metadata.get("pretrained") or metadata.get("model")
         if not isinstance(name, str):
             raise LongspanError(
-                f"{config['task']} makes prompts of exact lengths, in tokens: say with --metadata tokenizer=NAME whose"
+                f"{config['task']} makes prompts of exact lengths in tokens: pass --metadata tokenizer=NAME"
             )
         self._tokenizer_name = name
         lengths = [{"metric": str(n), "aggregation": "mean", "higher_is_better": True} for n in self._study.lengths]

@@ -65,7 +65,7 @@ class Evaluation:
             raise LongspanError(f"depths were given, but {names} has none; see `longspan eval --list`")
         check_folder(self.data_dir)
         if (self.windows is None) != (PERPLEXITY not in self.tasks):
-            raise LongspanError(f"windows are for the task {PERPLEXITY.name}, which cannot do without")
+            raise LongspanError(f"windows are for the task {PERPLEXITY.name}, which requires them")
         if self.max_full_seconds is not None and not self.max_full_seconds > 0:
             raise LongspanError(f"max_full_seconds must be above 0, not {self.max_full_seconds:g}")
         if all(spec.name != STOCK for spec in self.specs):

@@ -31,7 +31,7 @@ def unrecordable_choice(name: str, chooser: Chooser) -> str | None:
     if chooser.across is not None:
         return "the scores of a layer's heads are summed over ranks"
     if chooser.places(torch.zeros(1, dtype=torch.int64)) is None:
-        return f"the positions of the keys that {name} chooses depend on which they are; use another remap"
+        return f"the positions of chosen keys depend on which keys {name} chooses; use another remap"
     return None
 
 

@@ -45,7 +45,7 @@ def unsupported_reason(q: Tensor, keys: Sequence[Tensor], v: Tensor, scale: floa
     if rotations > _MAPS:
         return f"it supports keys in up to {_MAPS} rotations, not {rotations}"
     if rotations > 1 and len(keys) > _BANDS:
-        return f"it supports up to {_BANDS} bands where keys are in several rotations, not {len(keys)}"
+        return f"it supports up to {_BANDS} bands if keys are in several rotations, not {len(keys)}"
     return common.unsupported_scale(scale) or tiles.unsupported_reason(q, *keys, v)
 
 

@@ -114,7 +114,7 @@ def _engine_reason(vllm_config: VllmConfig, method: Method) -> str | None:
         return "context parallelism is not supported; use --tensor-parallel-size"
     if parallel.tensor_parallel_size > 1 and getattr(method, "share", None) == "layer":
         return (
-            "share='layer' sums the scores of all heads, and tensor parallelism has them in several processes; use "
+            "share='layer' sums the scores of all heads, but tensor parallelism splits them over processes; use "
             "share='group'"
         )
     if vllm_config.kv_transfer_config is not None:
