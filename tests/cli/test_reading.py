@@ -123,7 +123,7 @@ def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
     assert process.returncode == 128 + number and not (out / "manifest.json").exists()
     assert "tokens are kept in" in err and err.splitlines()[-1].startswith("longspan: ")
     assert "read up to" in run("documents", tmp_path).out
-    refused(run("ask", out, "Who is the narrator?"), "not finished", "run the same `longspan read` again")
+    refused(run("ask", out, "Who is the narrator?"), "is unfinished", "run the same `longspan read` again")
     assert run(*args).code == 0
     assert run("verify", out).code == 0
 

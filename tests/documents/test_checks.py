@@ -111,7 +111,7 @@ def test_another_model(saved, tokenizer, reader, other, said):
 
 def test_a_model_in_training_mode(saved, fresh, tokenizer):
     """Nothing is wrong with the document, and the text need not be read again."""
-    with pytest.raises(LongspanError, match=r"^the model is in training mode .*call model.eval\(\)$"):
+    with pytest.raises(LongspanError, match=r"^the model is in training mode, .*call model.eval\(\)$"):
         longspan.Document.open(saved, fresh().train(), tokenizer)
 
 
@@ -205,17 +205,17 @@ def test_another_method_is_one_line(saved, fresh, tokenizer):
     [
         (
             lambda f: f.update(prefill_chunk=0),
-            "its manifest.facts.prefill_chunk is 0, which cannot be; the manifest is damaged, read",
+            "its manifest.facts.prefill_chunk is 0, which is invalid; the manifest is damaged, read",
         ),
-        (lambda f: f.update(window=0), "its manifest.facts.window is 0, which cannot be; the manifest is damaged"),
-        (lambda f: f.update(window=2**40), "its manifest.facts.window is 1099511627776, which cannot be; the manifest"),
+        (lambda f: f.update(window=0), "its manifest.facts.window is 0, which is invalid; the manifest is damaged"),
+        (lambda f: f.update(window=2**40), "its manifest.facts.window is 1099511627776, which is invalid; the manifest"),
         (
             lambda f: f["sources"][0].update(start=4_001),
             r"its manifest.facts.sources\[0\] has the characters 4001 to 4000 after 0,",
         ),
         (
             lambda f: f["sources"].reverse(),
-            r"its manifest.facts.sources\[1\] has the characters 0 to 4000 after 4\d+, which cannot",
+            r"its manifest.facts.sources\[1\] has the characters 0 to 4000 after 4\d+, which is invalid",
         ),
         (
             lambda f: f["sources"][0].update(stop=4_003),
@@ -227,7 +227,7 @@ def test_another_method_is_one_line(saved, fresh, tokenizer):
         ),
         (
             lambda f: f["parameters"].update(chunk_length=0),
-            "its method longheads cannot be .*; the manifest is damaged, read",
+            "its method longheads is not possible .*; the manifest is damaged, read",
         ),
         (lambda f: f.update(method="x"), "its method is 'x' .*; use the version of longspan that wrote it"),
     ],

@@ -230,7 +230,7 @@ def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_p
         with pytest.raises(Enough):
             longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=broken, done=stop_after(prefill_chunks))
         with pytest.raises(
-            DocumentError, match=rf"not finished \({300 * prefill_chunks:,} of .*same `longspan read` again"
+            DocumentError, match=rf"is unfinished \({300 * prefill_chunks:,} of .*same `longspan read` again"
         ):
             longspan.Document.open(broken, fresh(), tokenizer)
     with pytest.raises(DocumentError, match="unfinished reading of another parameters.chunk_length"):
