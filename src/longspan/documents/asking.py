@@ -37,11 +37,11 @@ class Answer:
 
     Attributes:
         text, tokens: the answer, and its ids; a token that ends it is one of them.
-        passages: what the heads looked at while it was written, most often first; None where it was not asked for.
+        passages: what the heads looked at while it was written, most often first; None if it was not asked for.
         seconds: from the question to the last token. first_token_seconds: to the first one.
-        bytes_read: from disk meanwhile, by the whole process; None where the system does not say.
+        bytes_read: from disk meanwhile, by the whole process; None if the system does not say.
         peak_anonymous: the most memory of the whole process meanwhile that was no file's (RssAnon), in bytes, of looks
-            10 ms apart; None where the system does not say.
+            10 ms apart; None if the system does not say.
     """
 
     text: str

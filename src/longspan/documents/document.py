@@ -48,7 +48,7 @@ class Document:
         contents: the tokens, and what was kept of them.
         layout: what stands around the text.
         prefill_chunk: tokens that are read at a time.
-        path: the folder that it was opened from or saved to; None where there is none. It has what was appended since
+        path: the folder that it was opened from or saved to; None if there is none. It has what was appended since
             after ``save``.
     """
 
@@ -112,7 +112,7 @@ class Document:
 
     @property
     def text(self) -> str | None:
-        """The text read; None where it was not kept."""
+        """The text read; None if it was not kept."""
         return self.contents.text
 
     def __repr__(self) -> str:

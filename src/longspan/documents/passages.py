@@ -16,7 +16,7 @@ class Passage:
 
     Attributes:
         start, stop: its tokens, ``[start, stop)``, counted from the document's first one.
-        text: its characters, those in ``source``; None where the text was not kept.
+        text: its characters, those in ``source``; None if the text was not kept.
         first, last: the places of these characters in ``source``, ``[first, last)``.
         source: the file or name of the text that the part begins in.
         chosen: how often it was chosen, over all heads, layers and tokens of the answer.

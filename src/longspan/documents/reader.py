@@ -74,7 +74,7 @@ def read(
         length: tokens of the text, a question and its answer, for methods that have to know how far to reach; 4,096
             more than the text has unless given.
         layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
-            or ``"auto"``, the tokenizer's chat template where it has one.
+            or ``"auto"``, the tokenizer's chat template if it has one.
         prefill_chunk: tokens that are read at a time.
         keep_text: whether the text itself is kept too, so that passages of it can be shown.
         out: the folder to keep it in from the first prefill chunk on. A reading that was broken off there goes on from

@@ -59,7 +59,7 @@ def extend(
         angles: scaled angles for the method.
         impl: the implementation of attention; see ``longspan.kernels.dispatch``. A named implementation runs or raises.
             ``"compiled"`` requires that C computes a single token in one call per layer; ``"auto"`` takes separate
-            kernels where it cannot, and ``Report.decode`` has the reason. Scores and choices take what ``"auto"``
+            kernels if it cannot, and ``Report.decode`` has the reason. Scores and choices take what ``"auto"``
             takes, without C under ``"torch"``, ``"flash_cpu"`` and ``"reference"``.
         calibration: reduced scores for methods that select keys by them: the result of ``longspan.calibrate``, or the
             path of its file. ``extend`` then hashes the weights, about one second per gigabyte.

@@ -84,8 +84,8 @@ class LongspanCache(Cache):
         padding: padding tokens at the start of each row, or None while empty.
         recorded: what all layers run their next token through while a step is recorded; None at other times.
         running: the forward that fills it at the moment; None between forwards.
-        numbering: which numbering the ``position_ids`` of its tokens followed, where they showed one.
-        calls: that filled it, where what is computed of a token depends on later ones.
+        numbering: which numbering the ``position_ids`` of its tokens followed, if they showed one.
+        calls: the calls that filled it, if what is computed of a token depends on later tokens.
         broken: whether a forward that filled it broke off, which shows in the lengths of layers that keep tokens alone.
     """
 

@@ -44,17 +44,17 @@ class Report:
         method: the method with every parameter resolved.
         window: the trained window ``L`` in tokens.
         window_source: where the window was read.
-        original_window: the window before the config's own RoPE scaling, where it differs.
+        original_window: the window before the config's own RoPE scaling, if it differs.
         attached, stock: the layers that run the method, and the unchanged ones.
         warnings: notes for the user.
         kv_tier, kv_dir: where the attached layers' keys and values are stored, and the folder of the tier ``"disk"``.
-        reason: why ``"auto"`` chose this method; None where it was named.
+        reason: why ``"auto"`` chose this method; None if it was named.
         calibration: the reduction of scores; None for exact scores.
         kernels: the implementation of attention.
-        decode: how a single token is computed, with the reason where this is not one C call per layer.
+        decode: how a single token is computed, with the reason if this is not one C call per layer.
         heads_hold: the longest text in tokens of which the heads of all layers together can keep every token at one
             query; None if no head chooses.
-        ranks: this process and of how many, where the heads of the layers are split over processes; sizes are those of
+        ranks: this process and of how many, if the heads of the layers are split over processes; sizes are those of
             this one.
     """
 

@@ -26,7 +26,7 @@ class Trained:
     Attributes:
         window: ``L``, in tokens.
         source: where that was read, and what else the config says of it; for the report.
-        original: the window before the config's own RoPE scaling, where it differs.
+        original: the window before the config's own RoPE scaling, if it differs.
         dual_chunks: DCA with the parameters that the config prescribes for the model, if it does.
         notes: what a user should know.
     """

@@ -91,7 +91,7 @@ def record(
     Without scores a recorded forward gives the same result to the bit: it copies the choices to the CPU. With scores, a
     single token on the CPU is computed by separate kernels instead of one call, and the query chunks of ESA and InfLLM
     one by one instead of several in a call, because those calls do not keep their scores; the result is the same but
-    for rounding (in bf16 the last bits of the logits), and so, where two units score almost alike, may be the choice.
+    for rounding (in bf16 the last bits of the logits), and so, if two units score almost alike, may be the choice.
 
     Args:
         model: extended with a method that chooses keys: longheads, esa, infllm, or lm-infinite with ``middle_top_k``.

@@ -101,7 +101,7 @@ class Angles:
         return self
 
     def reaching(self, length: int) -> Angles:
-        """The same angles, told to reach ``length`` tokens where they have to know and were not told."""
+        """The same angles, told to reach ``length`` tokens if they have to know and were not told."""
         return self
 
     def longest(self, window: int) -> int | None:
