@@ -208,7 +208,10 @@ def test_another_method_is_one_line(saved, fresh, tokenizer):
             "its manifest.facts.prefill_chunk is 0, which is invalid; the manifest is damaged, read",
         ),
         (lambda f: f.update(window=0), "its manifest.facts.window is 0, which is invalid; the manifest is damaged"),
-        (lambda f: f.update(window=2**40), "its manifest.facts.window is 1099511627776, which is invalid; the manifest"),
+        (
+            lambda f: f.update(window=2**40),
+            "its manifest.facts.window is 1099511627776, which is invalid; the manifest",
+        ),
         (
             lambda f: f["sources"][0].update(start=4_001),
             r"its manifest.facts.sources\[0\] has the characters 4001 to 4000 after 0,",

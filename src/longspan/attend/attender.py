@@ -34,7 +34,7 @@ class Attender:
         window: the trained window ``L``, in tokens.
         impl: which implementation runs; see ``longspan.kernels.dispatch``.
         calibration: reduced scores, for methods that choose keys by them.
-        step: how a token that comes alone to a store is taken in: ``"auto"``, by one call of C where that can be and
+        step: how a token that comes alone to a store is taken in: ``"auto"``, by one call of C if that can be and
             else each part of the method by its own kernel; ``"token"``, by one call of C or not at all; ``"parts"``,
             never by one call.
         ranks: the processes that the layers' heads are split over, if they are: this one attends with its own, and
@@ -73,7 +73,7 @@ class Attender:
 
     @property
     def observer(self) -> Observer | None:
-        """The observer of every choice; None unless set, and always where no keys are chosen."""
+        """The observer of every choice; None unless set, and always if no keys are chosen."""
         return self.chooser.observer if self.chooser is not None else None
 
     @observer.setter
@@ -83,7 +83,7 @@ class Attender:
         self.chooser.observer = observer
 
     def new_index(self, layer: int, rope: Rope) -> Any:
-        """The selector of a layer's keys, kept in its store; None where keys are not chosen.
+        """The selector of a layer's keys, kept in its store; None if keys are not chosen.
 
         It takes in queries and keys whose channels are in the order of ``rope.pair``.
         """
@@ -139,5 +139,5 @@ class Attender:
         return self._general(q, k, v, layer, store)
 
     def decode_reason(self, rope: Rope, layer: int, dtype: torch.dtype, device: torch.device) -> str | None:
-        """Why a layer's single tokens are not taken in by one call of C, or None where they are; for reports."""
+        """Why a layer's single tokens are not taken in by one call of C, or None if they are; for reports."""
         return self._token.layer_reason(rope, layer, dtype, device)

@@ -130,7 +130,7 @@ class Chooser:
     def places(self, i: Tensor) -> Tensor | None:
         """Where queries ``i`` ``[T]`` that come alone see what they choose from, ``[T, m]`` or ``[1, m]`` int64.
 
-        None where that depends on what they choose.
+        None if that depends on what they choose.
         """
         positions = self.selection.places(self.positions, i)
         return positions[:1] if positions is not None and bool((positions == positions[:1]).all()) else positions

@@ -24,11 +24,11 @@ class Choice:
     Attributes:
         call: which forward of the recording it was, from 0, in the order in which they began.
         layer, row: the layer's number, and the row of the batch.
-        first, query: the queries ``first .. query`` chose together; the same one where each chooses for itself.
+        first, query: the queries ``first .. query`` chose together; the same one if each chooses for itself.
         units: ``[S, m]`` int64 on the CPU, ascending: what each of the S that choose (heads, groups or the layer) took.
         size, origin: tokens of a unit, and the first token of unit 0.
         scores: ``[S, n]`` fp32 on the CPU of the units from ``scored_from`` on, those that are kept anyway among them
-            where they have a score. None where no score decided, or none was asked for.
+            if they have a score. None if no score decided, or none was asked for.
         scored_from: the unit of the first score.
         kept: token ranges that ``query`` attends to whatever is chosen.
         padding: padding tokens that the row begins with.

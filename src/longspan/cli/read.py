@@ -157,7 +157,7 @@ def _tokens_kept(out: Path) -> int:
 
 
 def _kept_words(out: Path) -> str | None:
-    """How much of a reading that ends here is kept; None where nothing is."""
+    """How much of a reading that ends here is saved; None if nothing is."""
     from longspan.documents.folder import Folder
 
     begun = Folder(out).unfinished()
@@ -226,7 +226,7 @@ def _progress(model: PreTrainedModel, console: Console, before: int) -> Iterator
     def done(stop: int, of: int) -> None:
         nonlocal kept, total
         kept, total = stop, of
-        with suppress(OSError, SystemExit):  # which rich raises where a pipe is closed: a lost log ends no reading
+        with suppress(OSError, SystemExit):  # which rich raises if a pipe is closed: a lost log ends no reading
             show(0)
 
     columns = BarColumn(bar_width=20), TextColumn("{task.description}")

@@ -233,7 +233,7 @@ def refuse_strange(layer: Layer, running: Forward, cache: Filled | None) -> None
     if running.cache is not cache:
         raise LongspanError(
             f"{layer.name} received a different cache than the model ({type(cache).__name__}); pass "
-            f"{CACHE_ARGUMENT} to the model, and longspan.new_cache(model) where it is to be kept"
+            f"{CACHE_ARGUMENT} to the model, with longspan.new_cache(model) if you keep the cache"
         )
     if layer.norms is not None:
         if running.norms != 2:

@@ -11,7 +11,7 @@ class AcrossRanks:
     """Adds up parts of a sum over heads, of which this process has only its own.
 
     Attributes:
-        across: sums over the processes that hold the other heads of the layer; None where this one has them all.
+        across: sums over the processes that hold the other heads of the layer; None if this one has them all.
     """
 
     across: Callable[[Tensor], Tensor] | None = None

@@ -16,7 +16,7 @@ class SavedIndex:
     """The contents of an index of one row without padding.
 
     Attributes:
-        entries: ``[1, S, N, W]``, a view of what is scored: summaries of units, or reduced keys; None where there are
+        entries: ``[1, S, N, W]``, a view of what is scored: summaries of units, or reduced keys; None if there are
             none yet. The entries of a longer text begin with those of a shorter one.
         inputs: ``[1, H, T, D]`` each, the last tokens of what the entries are computed from.
         counts: whole numbers, by name; ``length``, the tokens taken in, is one of them.
@@ -69,7 +69,7 @@ class SavableIndex(Protocol):
 
         Args:
             saved: inputs and counts; its entries are not read.
-            entries: None where there are none.
+            entries: None if there are none.
             tokens: that the index took in.
 
         Raises:

@@ -49,7 +49,7 @@ class PositionMap:
         )
 
     def reach(self, kept: AlwaysKept) -> int | None:
-        """The largest position from which a query sees a chosen key; None where this map sees none."""
+        """The largest position from which a query sees a chosen key; None if this map sees none."""
         return None
 
 
@@ -59,7 +59,7 @@ class Gather:
 
     Attributes:
         q_pos: ``[T]`` int64, the queries' positions, one tensor for each run of tokens that are seen alike.
-        ends: ``[B, S, len(q_pos)]`` int64, one past the last token of each run; None where there is one run.
+        ends: ``[B, S, len(q_pos)]`` int64, one past the last token of each run; None if there is one run.
         k_pos: ``[M]`` int64, the positions that the gathered keys are rotated to, or None if they stay as stored.
     """
 
@@ -74,7 +74,7 @@ class ChosenPositionMap(PositionMap):
     Attributes:
         rotates_gathered: whether keys that a query chunk chose are rotated again once they are gathered, which a
             normalisation after the rotation rules out.
-        rotation_remedy: what the error advises where such a normalisation rules this map out.
+        rotation_remedy: what the error advises if such a normalisation rules this map out.
     """
 
     rotates_gathered: ClassVar[bool] = False
@@ -87,7 +87,7 @@ class ChosenPositionMap(PositionMap):
     def places(self, i: Tensor, count: int, kept: AlwaysKept) -> Tensor | None:
         """Query positions ``[T, count]`` (int64, CPU) for the units of each query ``i``, in their order.
 
-        None where these positions do not follow from the order alone; then ``units`` gives them.
+        None if these positions do not follow from the order alone; then ``units`` gives them.
         """
         raise NotImplementedError
 

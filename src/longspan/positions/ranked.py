@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class InOrder(ChosenPositionMap):
     """A key is seen at its rank: how many kept keys come after it, up to the query.
 
-    Where a query chooses chunks, keys are stored once, at ``j mod size``, and the query is rotated to the rank of each
-    chunk: the kept chunks take slots ``0 ..`` in their order (LongHeads, Lu et al., 2024, section 2.3). Where queries
+    If a query chooses chunks, keys are stored once, at ``j mod size``, and the query is rotated to the rank of each
+    chunk: the kept chunks take slots ``0 ..`` in their order (LongHeads, Lu et al., 2024, section 2.3). If queries
     choose single tokens, those are stored unrotated and local tokens at their index. What a query chunk chose is
     rotated to its rank once it is gathered, as no rotation that is stored beforehand could serve every rank.
     """

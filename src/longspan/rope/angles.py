@@ -21,7 +21,7 @@ class Table:
     """cos and sin by integer position, in fp32, grown on demand and shared by all layers with these angles.
 
     Args:
-        inv_freq: ``[r / 2]`` radians a position; negative where a model turns the other way.
+        inv_freq: ``[r / 2]`` radians a position; negative if a model turns the other way.
         factor: multiplies cos and sin (YaRN's and longrope's attention scaling).
         window: positions before it have the angles of the stock model to the bit, all if None; see ``phases``.
     """

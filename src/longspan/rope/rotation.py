@@ -65,7 +65,7 @@ class Rope:
 
     @property
     def order(self) -> Tensor | None:
-        """``[D]`` int64, the channels of ``x`` in the order of ``pair(x)``; None where that is ``x``."""
+        """``[D]`` int64, the channels of ``x`` in the order of ``pair(x)``; None if that is ``x``."""
         return interleaved_order(self.head_dim, self.start, self.start + self.rotated) if self.pairs else None
 
     def rotate_q(self, q: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
@@ -77,11 +77,11 @@ class Rope:
         return self.normed_k(rotate(k, cos, sin, layout=self.layout, start=self.start))
 
     def normed_q(self, q: Tensor) -> Tensor:
-        """Queries ``[..., D]``, normalised where the model does that after the rotation."""
+        """Queries ``[..., D]``, normalised if the model does that after the rotation."""
         return q if self.norm_q is None else self.norm_q(q)
 
     def normed_k(self, k: Tensor) -> Tensor:
-        """Keys ``[..., D]``, normalised where the model does that after the rotation."""
+        """Keys ``[..., D]``, normalised if the model does that after the rotation."""
         return k if self.norm_k is None else self.norm_k(k)
 
 

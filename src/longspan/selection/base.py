@@ -56,7 +56,7 @@ class Selection:
 
     @property
     def budget(self) -> int | None:
-        """How many tokens a query far into a text keeps, those of its own query chunk aside; None where that grows."""
+        """How many tokens a query far into a text keeps, those of its own query chunk aside; None if that grows."""
         kept = self.always()
         return None if kept.span is None else kept.head + kept.most + kept.span
 
@@ -65,12 +65,12 @@ class Choosing(Selection):
     """A selection whose queries choose keys by looking at them. The first ``dense_queries`` keep every key.
 
     Attributes:
-        dense_queries: the first queries, which keep every key: ``L``, or fewer where a method says so (``dense``).
+        dense_queries: the first queries, which keep every key: ``L``, or fewer if a method says so (``dense``).
         by_query_chunk: whether the queries of a query chunk choose together.
         chosen: how many units they choose.
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
         share: which heads choose together.
-        scored_keys: the stored rotation that scores are made from; None where the selector keeps what they take.
+        scored_keys: the stored rotation that scores are made from; None if the selector keeps what they take.
     """
 
     dense_queries: int
@@ -140,14 +140,14 @@ class Choosing(Selection):
     def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         """Where queries ``i`` that arrive alone see their units from, ``[T, m]`` or ``[1, m]``.
 
-        None where that depends on what they choose.
+        None if that depends on what they choose.
         """
         raise NotImplementedError
 
     def unrecordable_reason(self) -> str | None:
         """Why a token's choice is not the same operations at every length, as a predicate, or None.
 
-        It is none where ``Selector.choose_recorded`` makes it.
+        It is none if ``Selector.choose_recorded`` makes it.
         """
         return "selects keys by their content, so its operations depend on the length"
 

@@ -106,7 +106,7 @@ class Buffer:
         return self.block is not None and self.block.tensor.device != self.block.kind.device
 
     def growth(self, like: Tensor, tokens: int) -> int:
-        """Bytes of the memory that ``reserve`` asks for ``like`` ``[B, H, any, D]``; 0 where there is room."""
+        """Bytes of the memory that ``reserve`` asks for ``like`` ``[B, H, any, D]``; 0 if there is room."""
         if tokens <= self.capacity and self.block is not None:
             return 0
         if isinstance(self.block, Segments):  # mapped, and grows in place

@@ -31,7 +31,7 @@ class KVStore:
         tier: where they lie now.
         length: tokens stored.
         capacity: tokens that there is memory for; 0 when nothing was stored yet.
-        mirror: the device's copy of the last tokens where they are offloaded, else None.
+        mirror: the device's copy of the last tokens if they are offloaded, else None.
         index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
         placement: another object once the stored tokens may have moved, for kernels that hold their addresses.
 
@@ -122,7 +122,7 @@ class KVStore:
         self._hold(buffers)
 
     def reserve_one(self) -> Slot | None:
-        """Memory for the next token; None where it takes more than writing it there, by the index too."""
+        """Memory for the next token; None if it takes more than writing it there, by the index too."""
         kept_at, completes = 0, False
         if not self.length or self.tier != "device" and self.offloaded:
             return None
@@ -172,7 +172,7 @@ class KVStore:
     def take(self, stream: int | None, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)`` of a stream, on the device: ``[B, Hkv, stop - start, D]``.
 
-        A view where the device has them, which holds until the next append; else a copy.
+        A view if the device has them, which holds until the next append; else a copy.
         """
         if not 0 <= start <= stop <= self.length:
             raise ValueError(f"there are tokens 0 to {self.length}, and [{start}, {stop}) was requested")

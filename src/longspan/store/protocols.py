@@ -32,7 +32,7 @@ class KeyIndex(Protocol):
     """A method's index beside the keys to choose among them; the store tells it what becomes of its tokens."""
 
     def reserve_one(self) -> Slot | None:
-        """Memory for the next token, which a kernel writes; None where it takes more than writing the token there."""
+        """Memory for the next token, which a kernel writes; None if it takes more than writing the token there."""
 
     def commit_one(self) -> None:
         """The token was written to what ``reserve_one`` gave, and counts as stored."""

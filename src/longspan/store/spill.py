@@ -17,7 +17,7 @@ class Spill:
     """Says when a store has to move, and where to.
 
     Args:
-        free: bytes of memory that are free where tensors of a device lie; None where the system does not say, and then
+        free: bytes of memory that are free where tensors of a device lie; None if the system does not say, and then
             a store stays where it is.
     """
 

@@ -52,7 +52,7 @@ def cover_rate(choices: Sequence[Choice], chunks: Chunking) -> float:
 
 
 def gini(amounts: Tensor) -> float:
-    """Gini coefficient of non-negative ``[n]`` amounts: 0 where all are equal, ``(n - 1) / n`` where one has all.
+    """Gini coefficient of non-negative ``[n]`` amounts: 0 if all are equal, ``(n - 1) / n`` if one has all.
 
     ``G = Σ_r (2 r - n - 1) x_r / (n Σ x)`` with amounts in ascending order, r from 1.
     """
@@ -88,7 +88,7 @@ def hit_rate(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int]
     """Share of (layer, head) whose ``top`` best chunks by score include a chunk with the answer: 0 to 1, or NaN.
 
     Ranked are the chunks that are chosen among (LongHeads' Eq 3 takes the first and the local ones whatever their
-    scores). Chunks with the answer that are kept anyway count neither for nor against: nobody has to choose them. Where
+    scores). Chunks with the answer that are kept anyway count neither for nor against: nobody has to choose them. If
     no other chunk has the answer there is nothing to find, and the rate is NaN.
 
     Args:

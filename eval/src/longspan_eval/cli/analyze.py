@@ -131,7 +131,7 @@ def analyze(
 def _check_source(
     task: str | None, file: Path | None, prompt: str, answer: str | None, for_tasks: Sequence[str]
 ) -> None:
-    """Raise where what is to be read is not one thing; ``for_tasks`` names the options given that only a task has."""
+    """Raise if what is to be read is not one thing; ``for_tasks`` names the options given that only a task has."""
     if (task is None) == (file is None):
         raise LongspanError("pass either --task, such as passkey, or --file")
     if task is not None and (prompt or answer is not None):

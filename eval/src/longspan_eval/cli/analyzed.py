@@ -31,7 +31,7 @@ class Analyzed:
         about: the model, the task and the seed.
         method: as it was asked for. report: what came of it on the model.
         rows: the figures of each length. inspections: what they are of, by length.
-        recall: of the reduced scores; None where there are none.
+        recall: of the reduced scores; None if there are none.
     """
 
     about: Mapping[str, Any]

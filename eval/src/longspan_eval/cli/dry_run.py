@@ -90,7 +90,7 @@ def estimate(report: EvalReport, session: Session, at_once: int, retry_errors: b
 
     Args:
         report: of the run.
-        session: reads a prompt here, with as many threads as where it is to be read.
+        session: reads a prompt here, with as many threads as the run has.
         at_once: how many prompts are to be read at a time.
         retry_errors: whether prompts that ended in an error are left, too.
     """

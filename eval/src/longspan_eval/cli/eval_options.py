@@ -41,7 +41,7 @@ def parse_lengths(text: str, window: int) -> tuple[int, ...]:
 
 
 def check_folder(out: Path) -> None:
-    """Raise where the folder of a run cannot be one."""
+    """Raise if the folder of a run cannot be one."""
     if out.exists() and not out.is_dir():
         raise LongspanError(f"--out {out}: is a file; name a folder")
 
@@ -65,7 +65,7 @@ def kept_text(path: Path, out: Path, dry_run: bool) -> Path:
 def check_spec(
     spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None, kv_tier: KVTier
 ) -> None:
-    """Raise where a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
+    """Raise if a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
     from longspan.hf import restore
 
     parameters = [spec.parameters(subject.window, length) for length in lengths]

@@ -228,6 +228,6 @@ def _listing(papers: Iterable[Paper]) -> list[dict[str, str]]:
 
 
 def _sheet(found: list[dict[str, str]]) -> Sheet:
-    # A table's name comes first: it is what names a row where columns do not fit.
+    # A table's name comes first: it names a row if columns do not fit.
     columns = [Column("table", style="cyan"), Column("paper", style="bold"), Column("what it shows"), Column("there")]
     return Sheet(columns, [(one["table"], one["paper"], one["what"], one["where"]) for one in found])

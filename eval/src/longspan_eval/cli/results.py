@@ -1,4 +1,4 @@
-"""A run's folder: written while the run goes on and where it is stopped, and shown on the terminal."""
+"""A run's folder: written while the run goes on and if it is stopped, and shown on the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BORDER = re.compile(r"(?<!\\)\|")  # a text's own are escaped
 
 @contextmanager
 def resumable(folder: Path, journal: Journal, write: Callable[[], object], console: Console) -> Iterator[None]:
-    """Call ``write`` after a block that measures; where a signal ended the block, exit with its code."""
+    """Call ``write`` after a block that measures; if a signal ended the block, exit with its code."""
     code = 0
     try:
         yield
@@ -43,7 +43,7 @@ def resumable(folder: Path, journal: Journal, write: Callable[[], object], conso
 
 
 def check_measured(plans: Iterable[CellPlan], samples: Mapping[str, Sample]) -> None:
-    """Raise where every sample of what was asked for is an error, so that a script learns of it by the exit code.
+    """Raise if every sample of what was asked for is an error, so that a script learns of it by the exit code.
 
     A folder's other samples, of other methods or tables, say nothing of that.
     """
@@ -69,7 +69,7 @@ def show_results(folder: Path, as_json: bool) -> None:
 
 def print_markdown(console: Console, text: str) -> None:
     """Print Markdown on a terminal, with its tables as ``Sheet``s."""
-    from rich.markdown import Markdown  # a slow import, so only where Markdown is printed
+    from rich.markdown import Markdown  # a slow import, so only if Markdown is printed
 
     for block in re.split(r"\n{2,}", text.strip()):
         lines = block.split("\n")
