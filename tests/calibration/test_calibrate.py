@@ -222,9 +222,9 @@ def ids_of(tokenizer, text):
         ([torch.full((WINDOW,), 7)] * 3, {}, "all keys of layer 0 are equal in these texts: they repeat one token"),
         ([TEXTS[0]], {"solver": "sgd"}, "the solver 'sgd' needs 128 tokens, and the texts have 64"),
         (TEXTS, {"solver": "magic"}, "closed_form, sgd, pca, not 'magic'"),
-        (TEXTS, {"reduced": 33}, "reduced is 1 to 32"),
+        (TEXTS, {"reduced": 33}, "reduced must be 1 to 32"),
         (TEXTS, {"reduced": 0}, "reduced must be a number of channels from 1"),
-        (TEXTS, {"reduced_per_head": 17}, "reduced_per_head is 1 to 16"),
+        (TEXTS, {"reduced_per_head": 17}, "reduced_per_head must be 1 to 16"),
         (TEXTS, {"tokens": 0}, "tokens must be a number of tokens from 1"),
     ],
 )

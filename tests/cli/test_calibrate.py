@@ -66,7 +66,7 @@ def test_a_short_text_is_said(run, folder, book, tmp_path):
         (["--text", "BOOK", "--out", "no/such/c.st"], ["no/such/c.st", "existing folder"]),
         (["--text", "BOOK", "--out", "c.png"], ["c.png", ".safetensors"]),
         (["--text", "BOOK", "--out", "c.st", "--solver", "magic"], ["--solver", "magic", "closed_form"]),
-        (["--text", "BOOK", "--out", "c.st", "--reduced", "17"], ["reduced is 1 to 16"]),
+        (["--text", "BOOK", "--out", "c.st", "--reduced", "17"], ["reduced must be 1 to 16"]),
         (["--text", "BOOK", "--out", "c.st", "--reduced", "0"], ["--reduced"]),
         (["--text", "BOOK", "--out", "c.st", "--tokens", "10"], ["10 tokens", "16 channels"]),
         (["--text", "BOOK", "--out", "c.st", "--report"], ["after 50,000 for the calibration 0 remain"]),
