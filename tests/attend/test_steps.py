@@ -97,7 +97,7 @@ def test_what_is_stored_and_given_says_why_not_too():
     with pytest.raises(ValueError, match="not like those of the tokens before"):
         runs(*(x[:, :, 50:51].bfloat16() for x in qkv), rope, scale=SCALE, store=store)
     assert store.length == 50
-    with pytest.raises(ValueError, match="step is one of auto, token, parts"):
+    with pytest.raises(ValueError, match="step must be one of auto, token, parts"):
         attender(case, "fast")
 
 

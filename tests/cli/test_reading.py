@@ -96,7 +96,9 @@ def test_a_disk_that_fills_up(run, folder, book, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(segments, "write_at", full)
         ran = run(*args)
-    refused(ran, "data-0000.bin: No space left on device; ", " tokens are saved in ", "run the same command to continue")
+    refused(
+        ran, "data-0000.bin: No space left on device; ", " tokens are saved in ", "run the same command to continue"
+    )
     assert run(*args).code == 0
 
 

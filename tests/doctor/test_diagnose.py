@@ -220,7 +220,7 @@ def test_what_is_refused(model, given, words):
 
 
 def test_a_model_that_is_extended_already(model):
-    with longspan.extended(model, "dca"), pytest.raises(longspan.LongspanError, match="extended already"):
+    with longspan.extended(model, "dca"), pytest.raises(longspan.LongspanError, match="already extended"):
         longspan.diagnose(model, **SHORT)
 
 

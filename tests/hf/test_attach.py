@@ -129,7 +129,7 @@ def forward(**options):
         (lambda m: longspan.extend(m, "dca", angles=4), "YaRN"),
         (lambda m: longspan.extend(m.model.layers[0], "dca"), "not LlamaDecoderLayer"),
         (lambda m: longspan.extend(m, "dca", window=0), "window must be a number of tokens from 1"),
-        (lambda m: longspan.inspect(m), "extended already"),
+        (lambda m: longspan.inspect(m), "already extended"),
         (lambda m: longspan.new_cache(make("llama")), "extend"),
         (lambda m: forward(past_key_values=DynamicCache(config=m.config))(m), "new_cache"),
         (lambda m: m.generate(prompts(), past_key_values=DynamicCache(), max_new_tokens=2), "new_cache"),

@@ -76,7 +76,7 @@ def test_a_package_s_method_is_known_by_its_name(install, tmp_path):
             "streaming-llm",
             "toy_five:M",
             "from longspan.methods import StreamingLLM as M",
-            "has the name of another one",
+            "has the name of another method",
         ),
     ],
     ids=["raises", "absent", "other", "renamed", "taken"],

@@ -56,7 +56,7 @@ class Attender:
     ) -> None:
         for name, value, known in (("impl", impl, get_args(Impl)), ("step", step, get_args(Step))):
             if value not in known:
-                raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         method.check_calibration(calibration)
         method.check_reach(window)
         self.method, self.window, self.impl, self.calibration, self.step = method, window, impl, calibration, step
