@@ -1,4 +1,4 @@
-"""Sink logits: what a softmax gives weight to without a value."""
+"""Attention-sink logits: softmax entries without a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads in a model, so that no model is changed under another thread's feet."""
+"""Refuse to attach while another thread runs the model."""
 
 from __future__ import annotations
 
