@@ -97,7 +97,7 @@ def test_answers_are_those_of_the_request_alone(host):
     asked = answered(host, [Asked(host, size) for size in SIZES])
     assert [one.text for one in asked] == expected and len(set(expected)) == len(SIZES)
     assert sum(rows * n for rows, n in host.rows.items()) == sum(tokens - 1 for _, tokens in SIZES)
-    assert host.rows[4] and host.rows[3] and not host.rows.keys() - {1, 2, 3, 4}
+    assert 2 <= max(host.rows) <= 4  # whole prefill chunks come between as time allows
 
 
 def test_each_samples_for_itself(longheads):
@@ -109,7 +109,9 @@ def test_each_samples_for_itself(longheads):
 
 
 def test_seconds_of_a_request_are_those_of_the_forwards_that_it_was_in(longheads):
+    longheads.rows.clear()
     ends = [one.end for one in answered(longheads, [Asked(longheads, (300, 20)) for _ in range(4)])]
+    assert longheads.rows == {4: 19}
     assert all(isinstance(end, Finished) and end.decode > 0 and end.turns >= 0 for end in ends)
     longest = max(end.prefill + end.decode + end.turns for end in ends)
     assert sum(end.decode for end in ends) > longest  # each was in nearly all of the time
