@@ -3,8 +3,9 @@
     python benchmarks/serve_together.py                            # the bundled model
     python benchmarks/serve_together.py PATH --name NAME --tokens 24 --alone 4     # another one, as in transformers
 
-Both take turns, in one process through HTTP; the ratio is the median over rounds of that within a round. Results go into
-results/serve.json, a row for each model and method; `python benchmarks/serve.py --docs` puts them into docs/serve.md.
+Both take turns, in one process through HTTP; the ratio is the median over rounds of that within a round. Results go
+into results/serve.json, a row for each model and method; `python benchmarks/serve.py --docs` puts them into
+docs/serve.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LEAST = 3.0
 
 
 def together(served: Served, prompts: Sequence[str], tokens: int, alone: int, rounds: int) -> dict[str, Any]:
-    """Rates of ``prompts`` at once and of the first ``alone`` of them one after the other; which answers are the same."""
+    """Rates of ``prompts`` at once and of the first ``alone`` of them one by one; how many answers are the same."""
 
     def ask(prompt: str) -> str:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,6 +12,7 @@ from longspan.attend.ahead import AHEAD, TokenTables
 from longspan.attend.layer import LayerCall
 from longspan.attend.observing import Observer
 from longspan.attend.sinks import with_sinks
+from longspan.attend.steps.bound import BoundKernels, BoundRows
 from longspan.attend.tables import Tables
 from longspan.index import equal_runs
 from longspan.kernels.decode import (
@@ -21,58 +21,12 @@ from longspan.kernels.decode import (
     DecodeKernel,
     DecodeRows,
     ScoreSpec,
-    Token,
     unsupported_reason,
 )
 from longspan.kernels.dispatch import Impl
 from longspan.rope import Rope
 from longspan.selection.selector import Chosen, Selector
 from longspan.store import JoinedStores, KVStore, Placement, Slot
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _BoundRows:
-    """Consecutive batch rows from ``first`` on that begin with equal padding, and the kernel of their next tokens.
-
-    It serves them while ``start ≤ past < stop``.
-    """
-
-    start: int
-    stop: int
-    first: int
-    padding: int
-    tables: TokenTables
-    kernel: DecodeKernel
-
-    def token(self, past: int, kept_at: int) -> Token:
-        """The kernel's inputs besides queries, keys and values for the token after ``past`` stored slots."""
-        token, tables = past - self.padding, self.tables
-        ahead = token - tables.start
-        return token, ahead, kept_at, tables.stops[ahead], tables.shown[ahead]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class BoundKernels:
-    """The kernels of a store's next tokens, which hold the addresses of its memory, and what they were made for.
-
-    They serve all rows while ``start ≤ past < stop``.
-
-    Attributes:
-        call: runs them all.
-        layer: of the call that they were made in.
-    """
-
-    start: int
-    stop: int
-    runs: tuple[_BoundRows, ...]
-    call: DecodeRows
-    layer: tuple[Rope, float, float | None, tuple[int, ...]]
-
-    @property
-    def like(self) -> tuple[torch.dtype, tuple[Sequence[int], ...]]:
-        """The dtype and the shapes of a row's queries, keys and values."""
-        kernel = self.runs[0].kernel
-        return kernel.dtype, kernel.shapes
 
 
 class TokenStep:
@@ -228,7 +182,7 @@ class TokenStep:
             return "the positions of chosen keys depend on which keys are chosen"
         return None
 
-    def _observe(self, observer: Observer, runs: Sequence[_BoundRows], past: int, layer: LayerCall, row: int) -> None:
+    def _observe(self, observer: Observer, runs: Sequence[BoundRows], past: int, layer: LayerCall, row: int) -> None:
         """Hand over what the token chose that was just taken in."""
         assert self._chooser is not None
         selection = self._chooser.selection
@@ -247,7 +201,7 @@ class TokenStep:
         layer: LayerCall,
         pads: tuple[int, ...],
         store: KVStore,
-        known: Sequence[_BoundRows],
+        known: Sequence[BoundRows],
     ) -> BoundKernels | str:
         """Kernels for the next tokens, or why C cannot compute them; of ``known`` ones those stay that serve now."""
         rope, past = layer.rope, store.length
@@ -267,7 +221,7 @@ class TokenStep:
             if not chooses:  # good until a token has to
                 stop = min([stop, *(start + n for n, last in enumerate(tables.stops) if last)])
             assert start <= past < stop  # a token that has something to choose from has entries to choose by
-            runs.append(_BoundRows(start, stop, a, pad, tables, kernel))
+            runs.append(BoundRows(start, stop, a, pad, tables, kernel))
         call, layer_of = DecodeRows([run.kernel for run in runs]), (rope, layer.scale, layer.softcap, pads)
         start, stop = max(run.start for run in runs), min(run.stop for run in runs)
         return BoundKernels(start, stop, tuple(runs), call, layer_of)
@@ -317,7 +271,7 @@ class TokenStep:
         return kernel, scoring is not None or selector is None
 
 
-def _with_sinks(out: Tensor, runs: Sequence[_BoundRows], layer: LayerCall) -> Tensor:
+def _with_sinks(out: Tensor, runs: Sequence[BoundRows], layer: LayerCall) -> Tensor:
     """``with_sinks`` of ``out`` ``[B, 1, H, Dv]``, whose rows these runs computed last."""
     if layer.sinks is None:
         return out
