@@ -16,7 +16,7 @@ from longspan.documents.folder import Folder
 from longspan.documents.layout import find_layout
 from longspan.errors import LongspanError
 from longspan.serve.caches import Caches
-from longspan.serve.engine import Engine, QueueFull
+from longspan.serve.engine import Engine, QueueFull, log
 from longspan.serve.errors import ApiError, busy, draining
 from longspan.serve.events import Emit
 from longspan.serve.extraction import Extractor
@@ -46,8 +46,8 @@ class Host:
         self.prefill_chunk = settings.prefill_chunk
         self.attachment = attached(model)
         found = find_layout(tokenizer, layout)
-        next_tokens = NextTokens(model)
-        self.engine = Engine(settings.max_running, settings.max_queue, next_tokens)
+        self._next_tokens = NextTokens(model)
+        self.engine = Engine(settings.max_running, settings.max_queue, self._next_tokens)
         self.caches = Caches(model, memory=settings.memory, directory=settings.kv_dir, disk=settings.kv_disk)
         self.previous_answers, self.metrics = PreviousAnswers(), Metrics()
         self.extractor = Extractor(
@@ -79,6 +79,8 @@ class Host:
             self._open.enter_context(folder.alone())
         except LongspanError:
             raise LongspanError(f"{folder}: another server has it; give each its own --documents") from None
+        if (reason := self._next_tokens.unjoinable) is not None:
+            log.warning("requests compute their next tokens one by one: %s", reason)
         self.library.load()
         self.engine.start()
 
