@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from serve_own import PROMPT, TOKENS, own_time, timed_forwards  # noqa: E402
+from serve_together import bars as together_bars  # noqa: E402
 from support.serving import QUESTION, Served, chat, said, wait_for  # noqa: E402
 
 RESULTS, PAGE = Path(__file__).parent / "results" / "serve.json", ROOT / "docs" / "serve.md"
@@ -165,6 +166,7 @@ def bars(found: dict) -> Iterator[tuple[str, str, str, str, bool | None]]:
             f"{load['memory_mib']:+.1f} MiB; first token p50 {load['p50']:.2f} s, "
             f"p99 {load['p99']:.2f} s", not lost and not load["wrong"] and load["memory_mib"] < SLACK_MIB,
         )  # fmt: skip
+    yield from together_bars(found.get("together", ()))
     if own := found.get("own"):
         yield (
             "own", f"the server's own time of a request of {own['tokens']} tokens, beyond `generate` of the same model",

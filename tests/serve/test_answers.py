@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from longspan.serve.answers import CompletionFormat
-from longspan.serve.generation import Delta, Finished, ShownToken
+from longspan.serve.events import Delta, Finished, ShownToken
 
 
 def test_of_likely_tokens_with_one_text_the_likeliest_is_told():

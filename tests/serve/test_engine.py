@@ -167,3 +167,15 @@ def test_calls_run_between_steps(engine):
     engine.call_between_steps(lambda: seen.append(threading.current_thread().name))
     wait_for(lambda: seen, 10)
     assert seen == ["longspan-engine"]
+
+
+def test_the_steps_of_a_turn_are_computed_ahead():
+    done, turns = [], []
+    engine = Engine(3, 4, lambda jobs: turns.append("".join(job.name for job in jobs)))
+    gone = Job("g", 5, done)
+    gone.cancelled = True
+    for job in (Job("a", 1, done), gone, Job("b", 2, done), Job("p", 2, done, long=True)):
+        engine.submit(job)
+    run(engine)
+    engine.stop()
+    assert turns[:2] == ["ab", "b"] and "".join(done).replace("p", "") == "abb"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -21,7 +22,7 @@ from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
 from longspan.methods import Method
 from longspan.rope import Rope
-from longspan.store import KVStore
+from longspan.store import JoinedStores, KVStore
 
 Step = Literal["auto", "token", "parts"]
 
@@ -97,7 +98,7 @@ class Attender:
         rope: Rope,
         *,
         scale: float,
-        store: KVStore | None = None,
+        store: KVStore | JoinedStores | None = None,
         padding: Sequence[int] | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
@@ -113,20 +114,24 @@ class Attender:
         call = LayerCall(rope, scale, pads, softcap, sinks, layer, ForwardState() if state is None else state)
         return self.run(q, k, v, call, store).transpose(1, 2)
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore | None) -> Tensor:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore | JoinedStores | None) -> Tensor:
         """Attention of new tokens to the stored and the new ones.
 
         Args:
             q, k, v: ``[B, H, T, D]``, ``[B, Hkv, T, D]``, ``[B, Hkv, T, Dv]``, unrotated.
             layer: what the layer brings besides.
-            store: the layer's cache, appended to; without one the new tokens are all.
+            store: the layer's cache, appended to; without one the new tokens are all. Of joined stores each has a row
+                and takes in one token; the row's padding is counted in its own store.
 
         Returns:
             ``[B, T, H, Dv]``; rows of padding are zero.
 
         Raises:
-            ValueError: ``step="token"``, and a single token cannot be taken in by one call of C.
+            ValueError: ``step="token"``, and a single token cannot be taken in by one call of C; joined stores get
+                another number of rows or several tokens.
         """
+        if isinstance(store, JoinedStores):
+            return self._run_joined(q, k, v, layer, store)
         if self.step != "parts" and store is not None and q.shape[2] == 1:
             out = self._token(q, k, v, layer, store)
             if not isinstance(out, str):
@@ -137,6 +142,21 @@ class Attender:
             with cpu.disabled():
                 return self._general(q, k, v, layer, store)
         return self._general(q, k, v, layer, store)
+
+    def _run_joined(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, joined: JoinedStores) -> Tensor:
+        """``run`` of one token of each store; those that C cannot compute together go one by one."""
+        if q.shape[2] != 1 or not len(q) == len(layer.padding) == len(joined.stores):
+            raise ValueError(
+                f"{len(joined.stores)} joined stores take in one token each, not {q.shape[2]} of {len(q)} rows"
+            )
+        if self.step == "parts":
+            out, rows = q.new_empty(len(q), 1, q.shape[1], v.shape[3]), [*range(len(q))]
+        else:
+            out, rows = self._token.joined(q, k, v, layer, joined)
+        for row in rows:
+            own = replace(layer, padding=layer.padding[row : row + 1], state=layer.state.row(row), row=row)
+            out[row] = self.run(q[row : row + 1], k[row : row + 1], v[row : row + 1], own, joined.stores[row])[0]
+        return out
 
     def decode_reason(self, rope: Rope, layer: int, dtype: torch.dtype, device: torch.device) -> str | None:
         """Why a layer's single tokens are not taken in by one call of C, or None if they are; for reports."""

@@ -75,8 +75,12 @@ class Chooser:
             store.index = self.selector(layer, rope)
         return cast(Selector, store.index)
 
-    def add(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> None:
-        """Merge what queries chose into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place."""
+    def add(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector, row: int = 0) -> None:
+        """Merge what queries chose into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, in place.
+
+        Args:
+            row: of the batch, which the rows of the layer's index begin at, for an observer.
+        """
         selection = self.selection
         first = max(queries.start, selection.first_query)
         if first >= queries.stop or not selection.chooses_in(queries.layer):
@@ -90,7 +94,7 @@ class Chooser:
         def seen(r0: int, r1: int, chosen: Chosen) -> None:
             if observer is not None and observer.wants(r1, queries.stop):
                 assert isinstance(queries.batch, slice)
-                about = {"layer": queries.layer, "row": queries.batch.start}
+                about = {"layer": queries.layer, "row": row + queries.batch.start}
                 about |= {"start": queries.start, "padding": queries.padding}
                 observer.add((r0, r1), selection, chosen, **about)
 

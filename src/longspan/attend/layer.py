@@ -22,6 +22,7 @@ class LayerCall:
         sinks: ``[H]``, logits in the softmax's denominator, or None.
         number: the layer's number, for methods and calibrations that tell layers apart.
         state: what the layers of this forward share.
+        row: of the batch, which these rows begin at.
     """
 
     rope: Rope
@@ -31,3 +32,4 @@ class LayerCall:
     sinks: Tensor | None = None
     number: int = 0
     state: ForwardState = field(default_factory=ForwardState)
+    row: int = 0

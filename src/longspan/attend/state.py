@@ -43,6 +43,11 @@ class ForwardState:
 
     def __init__(self) -> None:
         self._span = TokenSpan(0, 0, ())
+        self._rows: dict[int, ForwardState] = {}
+
+    def row(self, number: int) -> ForwardState:
+        """The state of a row that attends alone in all layers, as tokens of other lengths than those of others do."""
+        return self._rows.setdefault(number, ForwardState())
 
     def span(self, past: int, tokens: int, padding: tuple[int, ...]) -> TokenSpan:
         """Results of the layers before for these tokens; layers may hold different numbers of tokens."""

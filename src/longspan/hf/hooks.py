@@ -20,6 +20,7 @@ from longspan.hf import interface
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here, put_cache
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.calls import compute, each_guess_alone
+from longspan.hf.joined import JoinedCache, members_of, release, take, unjoinable
 from longspan.hf.layer import Layer, scaling
 from longspan.hf.report import Report
 from longspan.hf.rotary import watched
@@ -94,6 +95,10 @@ class Attachment(NeverCopied):
         self._handles.clear()
         model.set_attn_implementation(self.implementation)
 
+    def unjoinable(self) -> str | None:
+        """The reason why no forward of the model takes in tokens of several caches (``JoinedCache``), or None."""
+        return unjoinable(self.new_cache(), self._names)
+
     def new_cache(self) -> LongspanCache:
         layers = stock_layers(self._config, {layer.index for layer in self.layers})
         report, method = self.report, self.attender.method
@@ -137,16 +142,21 @@ class Attachment(NeverCopied):
         if uncached and isinstance(cache, DynamicCache) and not cache.get_seq_length():
             cache = None  # an empty one, as of SmolVLM's model around the decoder, where the caller passed none
         if cache is not None:
-            self.check(cache)
+            for one in members_of(cache):
+                self.check(one)
         elif config.use_cache if use is None else use:
             cache = self.new_cache()
         if cache is not None:
             put_cache(kwargs, cache, self._names)
-            self._take(cache, running, decoder)
+            with self._taking:
+                take(cache, running, decoder)
             cache.refuse_uneven(getattr(config, "num_hidden_layers", None))
-            running.guesses = cache.calls.begin(self, cache, kwargs, tokens.shape[1])
-            if self._mixed and cache.recorded is None:  # whoever records has checked
-                self._check_before(cache, running, kwargs, *tokens.shape[:2])
+            if isinstance(cache, JoinedCache):
+                cache.give_positions(kwargs, tokens, self._names)
+            else:
+                running.guesses = cache.calls.begin(self, cache, kwargs, tokens.shape[1])
+                if self._mixed and cache.recorded is None:  # whoever records has checked
+                    self._check_before(cache, running, kwargs, *tokens.shape[:2])
         running.fits = True
         return (), kwargs
 
@@ -157,17 +167,6 @@ class Attachment(NeverCopied):
             running.outer = outer
         self._local.running = running
         self._local.began, self._local.uncached = True, False
-
-    def _take(self, cache: LongspanCache, running: Forward, decoder: nn.Module) -> None:
-        with self._taking:
-            other = cache.running
-            if other is not None and calls_of(decoder, other.thread) > (other.thread == running.thread):
-                raise CacheError(
-                    "another forward is filling this cache; give each thread, and each call inside of another, its own "
-                    "longspan.new_cache(model)"
-                )
-            cache.broken = cache.unfinished  # an interrupt ended the other one
-            cache.running, running.cache = running, cache
 
     def _check_before(
         self, cache: LongspanCache, running: Forward, kwargs: dict[str, Any], rows: int, tokens: int
@@ -218,7 +217,7 @@ class Attachment(NeverCopied):
     def attend(
         self,
         layer: Layer,
-        cache: LongspanCache | None,
+        cache: LongspanCache | JoinedCache | None,
         running: Forward,
         module: nn.Module,
         q: Tensor,
@@ -255,7 +254,7 @@ class Attachment(NeverCopied):
             return step(q, k, v, call, store).contiguous(), None
         if self.observer is not None:
             self.observer(layer, q, k, v, padding)
-        if cache is not None and padding != cache.padding:
+        if isinstance(cache, LongspanCache) and padding != cache.padding:
             cache.accept(padding, mask.given is not None, cache.layers[layer.index].store.length)
         if running.positions is not None:
             running.compare(padding, 0 if store is None else store.length, v.shape[2])
@@ -276,9 +275,7 @@ class Attachment(NeverCopied):
         if running is None:
             return
         self._local.running = running.outer
-        if running.cache is not None and running.cache.running is running:
-            running.cache.running = None
-            running.cache.broken = running.cache.broken or running.fits and output is None
+        release(running, output is None)
         if output is not None:
             refuse_missing(running.attended, running.expected)
 

@@ -40,8 +40,6 @@ class Filled(Protocol):
     """A cache as the forward that fills it needs it; see ``longspan.hf.cache.LongspanCache``."""
 
     numbering: Numbering | None
-    running: Forward | None
-    broken: bool
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ from openai.types.completion_usage import PromptTokensDetails
 from pydantic import BaseModel
 
 from longspan.documents import Passage
-from longspan.serve.generation import AttendedPassages, Delta, Finished, ShownToken
+from longspan.serve.events import AttendedPassages, Delta, Finished, ShownToken
 
 
 def _json(answer: BaseModel) -> str:

@@ -23,7 +23,8 @@ from longspan.errors import LongspanError
 from longspan.serve import answers, schema
 from longspan.serve.documents import routes as document_routes
 from longspan.serve.errors import ApiError, error_body
-from longspan.serve.generation import AttendedPassages, Delta, Event, Finished, Generation, GenerationRequest
+from longspan.serve.events import AttendedPassages, Delta, Event, Finished
+from longspan.serve.generation import Generation, GenerationRequest
 from longspan.serve.host import Host
 from longspan.serve.prompts import Prompt
 from longspan.serve.sampling import Sampling

@@ -1,9 +1,9 @@
 """One thread that owns the model; requests and readings take turns there.
 
-A step is one token of an answer, or one prefill chunk of a prompt or text. Those that have but a token or a last
-prefill chunk to compute take turns one by one. Whole prefill chunks of long prompts and of texts come between, one at a
-time and for at most half of the time while somebody waits: so a short question waits for one of them, and its answer is
-never half as fast.
+A step is one token of an answer, or one prefill chunk of a prompt or text. In a turn each job that has but a token or a
+last prefill chunk to compute does one step; the tokens of all of them are computed ahead, in one forward. Whole prefill
+chunks of long prompts and of texts come between turns, one at a time and for at most half of the time while somebody
+waits: so a short question waits for one of them, and its answer is never half as fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 log = logging.getLogger("longspan.serve")
@@ -50,13 +50,17 @@ class Engine:
 
     Args:
         max_running: requests that take turns; the others wait. max_queue: requests that wait at most.
+        ahead: called in each turn with the jobs that are about to do a step, to compute together what these take; it
+            raises nothing.
 
     Attributes:
         prefill_chunks: whole prefill chunks that were read so far.
     """
 
-    def __init__(self, max_running: int, max_queue: int) -> None:
-        self._max_running, self._max_queue = max_running, max_queue
+    def __init__(
+        self, max_running: int, max_queue: int, ahead: Callable[[Sequence[Job]], None] = lambda jobs: None
+    ) -> None:
+        self._max_running, self._max_queue, self._ahead = max_running, max_queue, ahead
         self._changed = threading.Condition()
         self._waiting, self._readings = deque[Job](), deque[Job]()
         self._calls = deque[Callable[[], None]]()
@@ -129,6 +133,7 @@ class Engine:
         while self._admit():
             quick = [job for job in self._running if not job.long]
             began = time.perf_counter()
+            self._ahead([job for job in quick if not job.cancelled])
             for job in quick:
                 self._step(job, self._running)
             self._quick_seconds += time.perf_counter() - began

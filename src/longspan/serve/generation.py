@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,19 +16,21 @@ from transformers import PreTrainedModel
 
 from longspan.answers import end_tokens
 from longspan.detokenize import IncrementalDetokenizer
-from longspan.documents import Document, Passage
+from longspan.documents import Document
 from longspan.documents.document import GRAIN
 from longspan.documents.passages import Range, looked_at, ranked
 from longspan.documents.recorded import recorded
 from longspan.hf.argument import CACHE_ARGUMENT
+from longspan.hf.cache import LongspanCache
+from longspan.hf.joined import JoinedCache
 from longspan.hf.logits import last_logits
 from longspan.serve.caches import Caches, PrefixCache
 from longspan.serve.engine import log
+from longspan.serve.events import AttendedPassages, Delta, Emit, Finish, Finished, ShownToken
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token
 from longspan.serve.stops import StopStrings
 
-Finish = Literal["stop", "length"]
 _CAPACITY = 1024  # ids of an answer that are allocated at a time
 _WRITTEN_AT_ONCE = 32  # tokens of an answer that is not streamed; of more, other requests would wait for the text
 
@@ -54,65 +56,6 @@ class GenerationRequest:
     digest: Any = None
 
 
-@dataclass(frozen=True)
-class ShownToken:
-    """One token of an answer with its text.
-
-    Attributes:
-        text: of all tokens together, the answer's. begin: where it begins in the answer, in characters.
-        logprob: see ``Token``. likeliest: texts and logprobs of the likeliest tokens in its place.
-    """
-
-    text: str
-    begin: int
-    logprob: float | None
-    likeliest: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Delta:
-    """A part of an answer: its text, and the tokens since the last part."""
-
-    text: str
-    tokens: tuple[ShownToken, ...]
-
-
-@dataclass(frozen=True)
-class AttendedPassages:
-    """Passages that the heads chose: of how many choices, for the whole answer, and for each token with its text."""
-
-    votes: int
-    answer: tuple[Passage, ...]
-    tokens: tuple[tuple[str, tuple[Passage, ...]], ...]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The end of an answer.
-
-    Attributes:
-        prompt, cached, completion: tokens; ``cached`` are those of the prompt that were not read again.
-        queued: seconds until its first step.
-        prefill, decode: seconds of computing, of the prompt to the first token and of the tokens after it.
-        turns: seconds between its steps, in which other requests and texts had their turns.
-        attended: computes the passages; None where they were not requested.
-    """
-
-    finish: Finish
-    prompt: int
-    cached: int
-    completion: int
-    queued: float
-    prefill: float
-    decode: float
-    turns: float
-    attended: Callable[[], AttendedPassages] | None
-
-
-Event = Delta | Finished | Exception
-Emit = Callable[[Event], None]
-
-
 class GenerationHost(Protocol):
     """The host of generations."""
 
@@ -131,6 +74,9 @@ class Generation:
 
     Args:
         emit: called with each event, by the engine's thread.
+
+    Attributes:
+        joined: its cache and those of the answers whose tokens are computed together with its own; see ``NextTokens``.
     """
 
     def __init__(self, host: GenerationHost, request: GenerationRequest, emit: Emit) -> None:
@@ -146,16 +92,56 @@ class Generation:
         self._unwritten, self._unsent = list[Token](), list[ShownToken]()
         self._end_tokens = end_tokens(host.model.generation_config.eos_token_id)
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length, request.max_tokens)
+        self._records = request.passages and request.document is not None
         self._defers = not request.streamed and not request.stop  # a stop string is looked for in every token's text
         self._counts, self._votes = list[Counter[Range]](), 0
         self._submitted = time.perf_counter()
         self._started = 0.0
         self._prefill = self._decode = 0.0  # seconds of computing
         self.cancelled = False
+        self.joined: JoinedCache | None = None
+        self._ahead: tuple[Tensor, float] | None = None  # logits of the next token, and the seconds that they took
+        self._broken: Exception | None = None
 
     @property
     def long(self) -> bool:
         return self._prefix is not None and self._length - self._prefix.tokens > self._host.prefill_chunk
+
+    @property
+    def next_id(self) -> int | None:
+        """The token that its next forward takes in, if that is one alone; None where the step is another."""
+        if self._prefix is None or self._records or self._length - self._prefix.tokens != 1:
+            return None
+        return int(self._ids[self._length - 1])
+
+    @property
+    def cache(self) -> LongspanCache:
+        """The cache of the tokens before ``next_id``."""
+        assert self._prefix is not None
+        return self._prefix.cache
+
+    def take(self, logits: Tensor, seconds: float) -> None:
+        """A forward took in ``next_id``: the next step samples from its logits ``[V]``, which took so many seconds."""
+        assert self._prefix is not None
+        self._prefix.tokens += 1
+        self._ahead = logits, seconds
+
+    def go_back(self, error: Exception) -> None:
+        """A forward that was to take in ``next_id`` failed: forget what it left in the cache, so that the step does.
+
+        The next step raises the error if the cache cannot go back.
+        """
+        prefix = self._prefix
+        assert prefix is not None
+        try:
+            tokens = prefix.cache.croppable(prefix.tokens)
+            if tokens < max(prefix.mapped, 1, prefix.document.tokens if prefix.document is not None else 0):
+                self._broken = error
+            else:
+                prefix.cache.crop(tokens)
+                prefix.tokens = tokens
+        except Exception:
+            self._broken = error
 
     @torch.inference_mode()
     def step(self) -> bool:
@@ -163,6 +149,8 @@ class Generation:
         self._started = self._started or began
         token = self._compute()
         seconds = time.perf_counter() - began
+        if self._ahead is not None:
+            seconds, self._ahead = seconds + self._ahead[1], None
         if self._length == self._prompt_length:
             self._prefill += seconds
         else:
@@ -171,6 +159,10 @@ class Generation:
 
     def _compute(self) -> Token | None:
         """The next token; None while more of the prompt is to be read."""
+        if self._broken is not None:
+            raise self._broken
+        if self._ahead is not None:
+            return self._sampler(self._ids[: self._length], self._ahead[0])
         if self._prefix is None:
             self._prefix = self._host.caches.take(self._request.ids, self._host.documents())
             self._reused = self._prefix.tokens
@@ -178,7 +170,7 @@ class Generation:
                 return None  # the rest takes turns with other prefill chunks
         prefix, prefill_chunk = self._prefix, self._host.prefill_chunk
         stop = min(prefix.tokens + prefill_chunk, self._length)
-        document = self._request.document if self._request.passages and stop == self._length else None
+        document = self._request.document if self._records and stop == self._length else None
         with nullcontext() if document is None else recorded(self._host.model, document.attachment()) as seen:
             logits = self._forward(self._ids[prefix.tokens : stop], prefix)
         if stop < self._length:
@@ -260,12 +252,11 @@ class Generation:
         return tuple(tokens)
 
     def _finished(self, finish: Finish) -> Finished:
-        wanted = self._request.passages and self._request.document is not None
         turns = time.perf_counter() - self._started - self._prefill - self._decode
         return Finished(
             finish, self._prompt_length, self._reused, self._length - self._prompt_length,
             self._started - self._submitted, self._prefill, self._decode, turns,
-            self._attended if wanted else None,
+            self._attended if self._records else None,
         )  # fmt: skip
 
     def _attended(self) -> AttendedPassages:
@@ -289,7 +280,7 @@ class Generation:
 
     def close(self) -> None:
         """Return the cache for requests with this prefix."""
-        prefix, self._prefix = self._prefix, None
+        prefix, self._prefix, self.joined = self._prefix, None, None
         # Of a document that was deleted meanwhile nothing is kept.
         if prefix is not None and (prefix.document is None or prefix.document in self._host.documents()):
             self._host.caches.keep(self._ids[: prefix.tokens].clone(), prefix)
@@ -297,6 +288,6 @@ class Generation:
 
     def fail(self, error: Exception) -> None:
         """Drop the cache, whose state is unknown after an error."""
-        self._prefix, self.cancelled = None, True
+        self._prefix, self.joined, self.cancelled = None, None, True
         log.error("a request failed", exc_info=error)
         self._emit(error)

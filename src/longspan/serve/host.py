@@ -17,14 +17,16 @@ from longspan.documents.layout import find_layout
 from longspan.errors import LongspanError
 from longspan.extraction import Extractor
 from longspan.serve.caches import Caches
-from longspan.serve.engine import Engine, QueueFull
+from longspan.serve.engine import Engine, QueueFull, log
 from longspan.serve.errors import ApiError, busy, draining
-from longspan.serve.generation import Emit, Generation, GenerationRequest
+from longspan.serve.events import Emit
+from longspan.serve.generation import Generation, GenerationRequest
 from longspan.serve.library import Library
 from longspan.serve.metrics import Metrics
 from longspan.serve.prompts import PreviousAnswers, Prompts, characters_of
 from longspan.serve.record import DocumentRecord
 from longspan.serve.settings import ServerSettings
+from longspan.serve.together import NextTokens
 
 
 class Host:
@@ -44,7 +46,8 @@ class Host:
         self.prefill_chunk = settings.prefill_chunk
         self.attachment = attached(model)
         found = find_layout(tokenizer, layout)
-        self.engine = Engine(settings.max_running, settings.max_queue)
+        self._next_tokens = NextTokens(model)
+        self.engine = Engine(settings.max_running, settings.max_queue, self._next_tokens)
         self.caches = Caches(model, memory=settings.memory, directory=settings.kv_dir, disk=settings.kv_disk)
         self.previous_answers, self.metrics = PreviousAnswers(), Metrics()
         self.extractor = Extractor(
@@ -76,6 +79,8 @@ class Host:
             self._open.enter_context(folder.alone())
         except LongspanError:
             raise LongspanError(f"{folder}: another server uses it; give each server its own --documents") from None
+        if (reason := self._next_tokens.unjoinable) is not None:
+            log.warning("requests compute their next tokens one by one: %s", reason)
         self.library.load()
         self.engine.start()
 

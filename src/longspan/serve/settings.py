@@ -27,7 +27,8 @@ class ServerSettings:
         prefill_chunk: tokens of a prompt or a text that are read at a time.
         max_new_tokens: length of an answer where a request names none.
         max_length: tokens of a prompt and its answer; None leaves it to the method.
-        max_running: requests that take turns. max_queue: those that wait for that, and texts that wait to be read.
+        max_running: requests that are answered at a time. max_queue: those that wait for that, and texts that wait to
+            be read.
         max_body: bytes of a request. max_prompt: characters of a prompt; a longer text is uploaded as a document.
         max_connections: requests that are received and answered at a time, and connections that wait for one.
         max_address_connections: requests of one address at a time.

@@ -79,7 +79,7 @@ class GeneralChoice:
                 rows, first = run.rows, run.padding - of.base
                 keys = {n: of.keys[n][rows, :, first:] for n in self._rotations}
                 queries = self._queries(of, of.q[rows, :, -count:], keys, of.values[rows, :, first:], rows, run)
-                self._chooser.add(of.out[rows, :, -count:], of.lse[rows, :, -count:], queries, selector)
+                self._chooser.add(of.out[rows, :, -count:], of.lse[rows, :, -count:], queries, selector, of.layer.row)
 
     def _aligns(self, of: BandsAttended, selector: Selector) -> bool:
         """Whether unlike rows choose together: prompts that begin in this call, and that nobody records."""

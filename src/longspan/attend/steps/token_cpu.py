@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,6 +12,7 @@ from longspan.attend.ahead import AHEAD, TokenTables
 from longspan.attend.layer import LayerCall
 from longspan.attend.observing import Observer
 from longspan.attend.sinks import with_sinks
+from longspan.attend.steps.bound import BoundKernels, BoundRows
 from longspan.attend.tables import Tables
 from longspan.index import equal_runs
 from longspan.kernels.decode import (
@@ -21,52 +21,12 @@ from longspan.kernels.decode import (
     DecodeKernel,
     DecodeRows,
     ScoreSpec,
-    Token,
     unsupported_reason,
 )
 from longspan.kernels.dispatch import Impl
 from longspan.rope import Rope
 from longspan.selection.selector import Chosen, Selector
-from longspan.store import KVStore, Placement
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _BoundRows:
-    """Consecutive batch rows from ``first`` on that begin with equal padding, and the kernel of their next tokens.
-
-    It serves them while ``start ≤ past < stop``.
-    """
-
-    start: int
-    stop: int
-    first: int
-    padding: int
-    tables: TokenTables
-    kernel: DecodeKernel
-
-    def token(self, past: int, kept_at: int) -> Token:
-        """The kernel's inputs besides queries, keys and values for the token after ``past`` stored slots."""
-        token, tables = past - self.padding, self.tables
-        ahead = token - tables.start
-        return token, ahead, kept_at, tables.stops[ahead], tables.shown[ahead]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class BoundKernels:
-    """The kernels of a store's next tokens, which hold the addresses of its memory, and what they were made for.
-
-    They serve all rows while ``start ≤ past < stop``.
-
-    Attributes:
-        call: runs them all.
-        layer: of the call that they were made in.
-    """
-
-    start: int
-    stop: int
-    runs: tuple[_BoundRows, ...]
-    call: DecodeRows
-    layer: tuple[Rope, float, float | None, tuple[int, ...]]
+from longspan.store import JoinedStores, KVStore, Placement, Slot
 
 
 class TokenStep:
@@ -81,6 +41,7 @@ class TokenStep:
         self._tables, self._chooser = tables, tables.chooser
         self._never = self._method_reason(impl)
         self._bound: WeakKeyDictionary[Placement, BoundKernels] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[JoinedStores, DecodeRows] = WeakKeyDictionary()
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Tensor | str:
         """Attention of one new token.
@@ -92,37 +53,100 @@ class TokenStep:
         Returns:
             ``[B, 1, H, Dv]``, or the reason why one call of C cannot compute it; then the token was not taken in.
         """
-        if self._never is not None:
-            return self._never
+        if (reason := self._never or self._recording_reason()) is not None:
+            return reason
+        ready = self._ready(q, k, v, layer, layer.padding, store)
+        if isinstance(ready, str):
+            return ready
+        slot, bound = ready
+        if not bound.call.takes(q, k, v):
+            # The general step raises the error that says what does not fit.
+            return "the queries, keys and values are not like those of the tokens before"
+        out = bound.call(q, k, v, [run.token(slot.place, slot.kept_at) for run in bound.runs])
+        self._stored(store, slot, bound, layer, 0)
+        return _with_sinks(out, bound.runs, layer)
+
+    def joined(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, joined: JoinedStores
+    ) -> tuple[Tensor, list[int]]:
+        """Attention of one new token of each of several stores, in one call of C for all that C can compute.
+
+        Args:
+            q, k, v: ``[B, H, 1, D]``, ``[B, Hkv, 1, D]``, ``[B, Hkv, 1, Dv]``, unrotated.
+            joined: appended to.
+
+        Returns:
+            ``[B, 1, H, Dv]``, and the rows that C cannot compute: their tokens were not taken in and their outputs are
+            not set.
+        """
+        out, every = q.new_empty(len(q), 1, q.shape[1], v.shape[3]), range(len(q))
+        if (self._never or self._recording_reason()) is not None:
+            return out, [*every]
+        rows, ready, like = [], [], (q.dtype, (q.shape[1:], k.shape[1:], v.shape[1:]))
+        for row, (store, pad) in enumerate(zip(joined.stores, layer.padding, strict=True)):
+            one = self._ready(q, k, v, layer, (pad,), store)
+            if not isinstance(one, str) and one[1].like == like:
+                rows.append(row)
+                ready.append((store, *one))
+        call = self._call_of(joined, [run.kernel for _, _, bound in ready for run in bound.runs])
+        if len(rows) < len(q):
+            q, k, v = q[rows], k[rows], v[rows]
+        if call is None or not call.takes(q, k, v):
+            return out, [*every]
+        runs = [run for _, _, bound in ready for run in bound.runs]
+        found = call(q, k, v, [run.token(slot.place, slot.kept_at) for _, slot, bound in ready for run in bound.runs])
+        for row, (store, slot, bound) in zip(rows, ready, strict=True):
+            self._stored(store, slot, bound, layer, row)
+        found = _with_sinks(found, runs, layer)
+        if len(rows) == len(out):
+            return found, []
+        out[rows] = found
+        return out, [row for row in every if row not in rows]
+
+    def _recording_reason(self) -> str | None:
         observer = None if self._chooser is None or self._chooser.observer is None else self._chooser.recording()
         if observer is not None and observer.scores:
             return "a recording needs the scores, which the fused kernel does not store"
+        return None
+
+    def _ready(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, padding: tuple[int, ...], store: KVStore
+    ) -> tuple[Slot, BoundKernels] | str:
+        """Memory for a store's next token and the kernels that take it in, or why C cannot."""
         slot = store.reserve_one()
         if slot is None:
             if store.offloaded:
                 return f"keys and values are on tier {store.tier!r}"
             return "the token needs memory elsewhere" if store.length else "the store is empty"
         past, bound = slot.place, self._bound.get(store.placement)
-        if bound is None or bound.layer != (layer.rope, layer.scale, layer.softcap, layer.padding):
+        if bound is None or bound.layer != (layer.rope, layer.scale, layer.softcap, padding):
             bound = None
         if bound is None or not bound.start <= past < bound.stop:
-            made = self._bind(q, k, v, layer, store, () if bound is None else bound.runs)
+            made = self._bind(q, k, v, layer, padding, store, () if bound is None else bound.runs)
             if isinstance(made, str):
                 return made
             bound = self._bound[store.placement] = made
-        if not bound.call.takes(q, k, v):
-            # The general step raises the error that says what does not fit.
-            return "the queries, keys and values are not like those of the tokens before"
-        out = bound.call(q, k, v, [run.token(past, slot.kept_at) for run in bound.runs])
+        return slot, bound
+
+    def _call_of(self, joined: JoinedStores, kernels: list[DecodeKernel]) -> DecodeRows | None:
+        """What runs these kernels in one call, which is kept while they are the same; None where there are none."""
+        call = self._calls.get(joined)
+        if kernels and (call is None or call.kernels != kernels):
+            call = self._calls[joined] = DecodeRows(kernels)
+        return call if kernels else None
+
+    def _stored(self, store: KVStore, slot: Slot, bound: BoundKernels, layer: LayerCall, row: int) -> None:
+        """The token was written to its slot: its store counts it, and its choice is handed over.
+
+        Args:
+            row: the batch row of the store's first one.
+        """
         store.commit_one()
         if slot.completes:
             self._summarise(store, layer)
+        observer = None if self._chooser is None or self._chooser.observer is None else self._chooser.recording()
         if observer is not None:
-            self._observe(observer, bound.runs, past, layer)
-        if layer.sinks is None:
-            return out
-        lse = torch.cat([run.kernel.lse for run in bound.runs])
-        return with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
+            self._observe(observer, bound.runs, slot.place, layer, row)
 
     def _summarise(self, store: KVStore, layer: LayerCall) -> None:
         """Summarise the units that the token filled, which no token before the next one chooses from."""
@@ -158,7 +182,7 @@ class TokenStep:
             return "the positions of chosen keys depend on which keys are chosen"
         return None
 
-    def _observe(self, observer: Observer, runs: Sequence[_BoundRows], past: int, layer: LayerCall) -> None:
+    def _observe(self, observer: Observer, runs: Sequence[BoundRows], past: int, layer: LayerCall, row: int) -> None:
         """Hand over what the token chose that was just taken in."""
         assert self._chooser is not None
         selection = self._chooser.selection
@@ -166,14 +190,21 @@ class TokenStep:
             token, units = past - run.padding, run.kernel.chosen
             if units is not None and run.tables.stops[token - run.tables.start]:
                 chosen = Chosen(units if selection.by_query_chunk else units[:, :, None], None)
-                about = {"layer": layer.number, "row": run.first, "start": token, "padding": run.padding}
+                about = {"layer": layer.number, "row": row + run.first, "start": token, "padding": run.padding}
                 observer.add((token, token + 1), selection, chosen, **about)
 
     def _bind(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore, known: Sequence[_BoundRows]
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: LayerCall,
+        pads: tuple[int, ...],
+        store: KVStore,
+        known: Sequence[BoundRows],
     ) -> BoundKernels | str:
         """Kernels for the next tokens, or why C cannot compute them; of ``known`` ones those stay that serve now."""
-        rope, pads, past = layer.rope, layer.padding, store.length
+        rope, past = layer.rope, store.length
         if max(pads) > past:
             return "a row has only padding so far"
         selector = None if self._chooser is None else self._chooser.selector_in(store, layer.number, rope)
@@ -190,7 +221,7 @@ class TokenStep:
             if not chooses:  # good until a token has to
                 stop = min([stop, *(start + n for n, last in enumerate(tables.stops) if last)])
             assert start <= past < stop  # a token that has something to choose from has entries to choose by
-            runs.append(_BoundRows(start, stop, a, pad, tables, kernel))
+            runs.append(BoundRows(start, stop, a, pad, tables, kernel))
         call, layer_of = DecodeRows([run.kernel for run in runs]), (rope, layer.scale, layer.softcap, pads)
         start, stop = max(run.start for run in runs), min(run.stop for run in runs)
         return BoundKernels(start, stop, tuple(runs), call, layer_of)
@@ -238,3 +269,11 @@ class TokenStep:
             scoring=scoring,
         )
         return kernel, scoring is not None or selector is None
+
+
+def _with_sinks(out: Tensor, runs: Sequence[BoundRows], layer: LayerCall) -> Tensor:
+    """``with_sinks`` of ``out`` ``[B, 1, H, Dv]``, whose rows these runs computed last."""
+    if layer.sinks is None:
+        return out
+    lse = torch.cat([run.kernel.lse for run in runs])
+    return with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)

@@ -230,7 +230,7 @@ class DecodeRows:
     """
 
     def __init__(self, kernels: Sequence[DecodeKernel]) -> None:
-        self.kernels = tuple(kernels)
+        self.kernels = list(kernels)
         begin = _ROWS.size + 8 * len(self.kernels)
         begins = [begin := begin + size for size in (0, *(_NOW.size + len(x.packed) for x in self.kernels[:-1]))]
         self._header = _ROWS.pack(count=len(begins)) + struct.pack(f"={len(begins)}q", *begins)

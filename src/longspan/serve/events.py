@@ -1,0 +1,70 @@
+"""What becomes of a request: the parts of its answer, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from longspan.documents import Passage
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """One token of an answer with its text.
+
+    Attributes:
+        text: of all tokens together, the answer's. begin: where it begins in the answer, in characters.
+        logprob: see ``Token``. likeliest: texts and logprobs of the likeliest tokens in its place.
+    """
+
+    text: str
+    begin: int
+    logprob: float | None
+    likeliest: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A part of an answer: its text, and the tokens since the last part."""
+
+    text: str
+    tokens: tuple[ShownToken, ...]
+
+
+@dataclass(frozen=True)
+class AttendedPassages:
+    """Passages that the heads chose: of how many choices, for the whole answer, and for each token with its text."""
+
+    votes: int
+    answer: tuple[Passage, ...]
+    tokens: tuple[tuple[str, tuple[Passage, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of an answer.
+
+    Attributes:
+        prompt, cached, completion: tokens; ``cached`` are those of the prompt that were not read again.
+        queued: seconds until its first step.
+        prefill, decode: seconds of computing, of the prompt to the first token and of the tokens after it.
+        turns: seconds between its steps, in which other requests and texts had their turns.
+        attended: computes the passages; None where they were not requested.
+    """
+
+    finish: Finish
+    prompt: int
+    cached: int
+    completion: int
+    queued: float
+    prefill: float
+    decode: float
+    turns: float
+    attended: Callable[[], AttendedPassages] | None
+
+
+Event = Delta | Finished | Exception
+Emit = Callable[[Event], None]
