@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "attend": BELOW_ATTEND,
     "paged": (BELOW_ATTEND | {"attend"}) - {"index", "store", "calibration"},
     "hf": BELOW_ATTEND | {"attend", "beginning", "tables"},
-    "loading": {"bundled", "errors", "files", "hf"},
+    "loading": {"deferred", "bundled", "errors", "files", "hf"},
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}

@@ -30,7 +30,7 @@ def own():
 def test_angles_far_beyond_the_window(name, own):
     tables = Attender(METHODS[name]().reaching(FAR).resolve(WINDOW), WINDOW).tables
     table, start = tables.angles(own), FAR - FAR % AHEAD
-    ahead, tokens = tables.decode(table, FAR), torch.arange(start, start + AHEAD)
+    ahead, tokens = tables.token(table, FAR), torch.arange(start, start + AHEAD)
     for angles, to in zip(ahead.keys, tables.key_maps, strict=True):
         assert radians_off(angles, to(tokens), table) < LIMIT
     for angles, positions in zip(ahead.queries, ahead.ranges.plan.q_pos, strict=True):

@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 import longspan
 from longspan.bundled import FOLDER
 from longspan.calibration import Calibration
-from longspan.cli import hub, main
+from longspan.cli import main
 from longspan.errors import AttachError, CalibrationError, LongspanError
+from longspan.loading import hub
 from longspan.methods import METHODS
 from support.hf_models import make
 

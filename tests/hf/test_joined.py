@@ -143,7 +143,7 @@ def test_a_forward_that_breaks_off_leaves_each_cache_as_one_of_its_own_does(erro
     handle.remove()
     for one, length in zip(caches, LENGTHS, strict=True):
         assert one.unfinished and [store.length for store in one.stores] == [length + 1, length]
-    with pytest.raises(CacheError, match="a forward broke off"):
+    with pytest.raises(CacheError, match="a forward was interrupted"):
         step(model, ids, joined)
     for one, length in zip(caches, LENGTHS, strict=True):
         one.crop(length)

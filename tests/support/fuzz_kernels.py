@@ -27,7 +27,7 @@ from longspan.kernels import cpu
 from longspan.kernels.banded import Banded, make_plan
 from longspan.kernels.banded import compiled as banded
 from longspan.kernels.cpu import build
-from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, ScoreSpec
+from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, DecodeRows, ScoreSpec
 from longspan.kernels.gathered import compiled as gathered
 from longspan.kernels.scores import QueryChunks
 from longspan.kernels.scores import compiled as scores
@@ -229,7 +229,7 @@ def run_decode(chance: random.Random, harm: Callable[[Any], Any]) -> None:
     memory = {name: value for name, value in given.items() if name != "now"}
     kernel = DecodeKernel(rope=rope, heads=heads, scale=0.3, softcap=None, **memory)
     token = [torch.randn(1, n, 1, width) for n in (heads, kv_heads, kv_heads)]
-    if kernel.takes(*token, 1):
+    if DecodeRows([kernel]).takes(*token):
         kernel(*token, **given["now"])
 
 

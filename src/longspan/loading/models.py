@@ -12,13 +12,13 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longspan.deferred import transformers
 from longspan.errors import LongspanError, check_count, did_you_mean
 from longspan.loading.gguf import ENDING, tokenizer_folder, weights_folder
 from longspan.loading.names import path_of
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 DTYPES = ("float32", "bfloat16", "float16")
 _HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # "model" or "owner/model"
@@ -27,7 +27,7 @@ _JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "token
 
 def load(
     name: str | PathLike[str], *, dtype: str = "auto", device: str = "auto", quiet: bool = False
-) -> tuple[PreTrainedModel, Any]:
+) -> tuple[transformers.PreTrainedModel, Any]:
     """Load a model and its tokenizer, ready for ``longspan.extend``.
 
     A GGUF file is dequantised, and a copy in the form of transformers is kept in the user's cache, whose hashes are
@@ -56,7 +56,7 @@ def load(
 
 def load_model(
     name: str, *, window: int | None = None, dtype: str = "auto", device: str = "auto", quiet: bool = True
-) -> PreTrainedModel:
+) -> transformers.PreTrainedModel:
     """Load a model by a name that ``load`` takes, in eval mode.
 
     Args:

@@ -236,7 +236,7 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
     if not read:
         raise ApiError(400, "messages is empty; there is nothing to answer", param="messages")
     if read[-1].role != "user":
-        raise ApiError(400, "the last message must be the user's", param="messages")
+        raise ApiError(400, "the last of the messages must be the user's", param="messages")
     return read
 
 

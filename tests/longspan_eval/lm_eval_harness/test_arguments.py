@@ -61,7 +61,7 @@ def test_what_cannot_be_is_named(method, settings, words):
 @pytest.mark.parametrize("spec", ["yarn", "pi", "ntk", "self-extend", "dca:angles=yarn", "yarn:beta_fast=16"])
 def test_methods_that_have_to_know_the_length_ask_for_it(spec):
     row = parse_spec(spec)
-    with pytest.raises(LongspanError, match=rf"{spec} has to know how far .*length=TOKENS"):
+    with pytest.raises(LongspanError, match=rf"{spec} must know the longest text: .*length=TOKENS"):
         told(row, None)
     reached = told(row, 4 * WINDOW)
     assert reached.method == row.method.reaching(4 * WINDOW) and told(reached, None) == reached
@@ -77,7 +77,7 @@ def test_others_do_not(spec):
 
 @pytest.mark.parametrize("length", [0, -1, 1.5, "4096", True])
 def test_a_length_that_is_none(length):
-    with pytest.raises(LongspanError, match="length is a number of tokens"):
+    with pytest.raises(LongspanError, match="length must be a number of tokens"):
         told(parse_spec("dca"), length)
 
 

@@ -43,7 +43,7 @@ def test_what_is_unfinished():
 
 
 def is_picture(path):
-    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
+    return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 4000
 
 
 def test_lines(tmp_path):

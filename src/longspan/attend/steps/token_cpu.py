@@ -152,11 +152,11 @@ class TokenStep:
         """Summarise the units that the token filled, which no token before the next one chooses from."""
         assert self._chooser is not None
         selector = self._chooser.selector_in(store, layer.number, layer.rope)
-        before = [x.data_ptr() for x in selector.memory]
+        before = _lie(selector.memory)
         rope = layer.rope.paired().with_table(self._tables.angles(layer.rope.table))
         selector.summarise(rope, layer.scale)
-        if [x.data_ptr() for x in selector.memory] != before:
-            del self._bound[store.placement]
+        if _lie(selector.memory) != before:
+            self._bound.pop(store.placement, None)
 
     def layer_reason(self, rope: Rope, number: int, dtype: torch.dtype, device: torch.device) -> str | None:
         """Why no token of a layer can, whatever is stored, or None; for reports."""
@@ -277,3 +277,8 @@ def _with_sinks(out: Tensor, runs: Sequence[BoundRows], layer: LayerCall) -> Ten
         return out
     lse = torch.cat([run.kernel.lse for run in runs])
     return with_sinks(out.transpose(1, 2), lse, layer.sinks).transpose(1, 2)
+
+
+def _lie(tensors: Sequence[Tensor]) -> list[tuple[int, torch.Size]]:
+    """Where tensors lie and how large they are: memory may grow in place."""
+    return [(x.data_ptr(), x.shape) for x in tensors]
