@@ -11,7 +11,7 @@ from typing import Any
 
 from longspan_eval.figure import wilson
 from longspan_eval.interval import half_width
-from longspan_eval.sample import Sample
+from longspan_eval.sample import Sample, finite
 from longspan_eval.spec import STOCK, parse_spec
 from planted import Kind, Texts
 from reading import Reading
@@ -160,8 +160,9 @@ def _found(samples: Iterable[Sample]) -> int:
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
-    """A summary as JSON has it, numbers in five digits."""
-    return {name: _short(value) for name, value in vars(summary).items() if value is not None}
+    """A summary as JSON has it: numbers in five digits, and none that is not there."""
+    body = finite({name: _short(value) for name, value in vars(summary).items()})
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _short(value: Any) -> Any:
