@@ -1,39 +1,36 @@
-"""The tables of real models as JSON and Markdown."""
+"""What real models did, as JSON, and as tables in docs/real-models.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
+from common import between
 from longspan_eval.report.markdown import table_of
 from longspan_eval.sample import Sample
 from real_table import CUT, Summary, as_json, summaries
 
+PAGE = Path(__file__).parents[1] / "docs" / "real-models.md"
+MARKS = "<!-- board -->", "<!-- /board -->"
 
-def write(samples: Mapping[str, Sample], out: Path) -> None:
-    """Write real.json and real.md of all samples."""
+
+def write(samples: Mapping[str, Sample], out: Path, page: Path = PAGE) -> None:
+    """Write real.json of all samples into a folder, and the tables between the marks of a page."""
     found = summaries(samples)
     lines = ",\n".join(json.dumps(as_json(one), allow_nan=False) for one in found)
     (out / "real.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    (out / "real.md").write_text(markdown(found), encoding="utf-8")
+    text = between(page.read_text(encoding="utf-8"), MARKS, ["", *sections(found)])
+    page.write_text(text, encoding="utf-8")
 
 
-def markdown(found: list[Summary]) -> str:
-    """A section for each model, kind, window and length; best first by what is found."""
-    parts = [
-        "# Real models",
-        "Written by `python benchmarks/real.py --table-only`. Found: right answers of those asked (95% Wilson interval "
-        "in percent); of stock's: over the stock model's on the same texts, which sees all of the text in its true "
-        "window; perplexity: of the last 2,048 tokens, over the stock model's of the same tokens (95% Student interval "
-        "over texts); a token: time of one core to read one, in ms.",
-    ]
+def sections(found: list[Summary]) -> Iterator[str]:
+    """One for each model, kind, window and length; its rows best first by what is found, after stock."""
     for (model, kind, window, length), group in groupby(found, lambda x: (x.model, x.kind, x.window, x.length)):
         rows = sorted(group, key=lambda x: (x.row not in ("stock", CUT), -x.found / max(x.asked, 1)))
-        parts.append(f"## {model}: {kind}, {length:,} tokens, a window of {window:,}")
-        parts.append(table_of(["", "found", "of stock's", "perplexity", "a token"], map(cells, rows)))
-    return "\n\n".join(parts) + "\n"
+        yield f"### {model}: {kind}, {length:,} tokens, a window of {window:,}\n"
+        yield table_of(["", "found", "of stock's", "perplexity", "ms a token"], map(cells, rows)) + "\n"
 
 
 def cells(one: Summary) -> list[str]:

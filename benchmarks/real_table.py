@@ -50,18 +50,20 @@ def chunks(length: int, count: int, *scores: str) -> tuple[str, ...]:
     return tuple(parse_spec(f"longheads:chunk_length={length},num_chunks={count},score={s}").label for s in scores)
 
 
-FIRST = (
+MAIN = (
     STOCK, CUT, "dca", "esa", "longheads", "longheads:score=bounds", *chunks(16, 64, "representation", "bounds"),
 )  # fmt: skip
-SECOND = (
-    *chunks(16, 64, "mean"), *chunks(32, 32, "representation"), *chunks(8, 128, "representation"),
-    "infllm", "yarn", "self-extend", "rerope", "streaming-llm", "lm-infinite",
+SHARES = (
+    "esa:share=group", "esa:local=256,top_k=640,share=group",
+    "longheads:chunk_length=16,num_chunks=64,score=bounds,local_chunks=8",
 )  # fmt: skip
+SIZES = (*chunks(16, 64, "mean"), *chunks(32, 32, "bounds"), *chunks(8, 128, "bounds"))
+OTHERS = ("infllm", "self-extend", "yarn")
+REST = (*chunks(32, 32, "representation"), *chunks(8, 128, "representation"), "rerope", "streaming-llm", "lm-infinite")
 BLOCKS: Mapping[str, tuple[Block, ...]] = {
     "smollm2": (
-        Block("facts", 1024, 4096, 0, 6, FIRST),
-        Block("facts", 1024, 4096, 0, 6, SECOND),
-        Block("facts", 1024, 4096, 6, 10, FIRST),
+        *(Block("facts", 1024, 4096, 0, 6, rows) for rows in (MAIN, SHARES, SIZES, OTHERS, REST)),
+        Block("facts", 1024, 4096, 6, 10, (*MAIN, *SHARES, *SIZES, *OTHERS, *REST)),
     ),
 }
 

@@ -13,6 +13,7 @@ import torch
 
 from longspan.bundled import heldout_text, load_bundled
 from longspan.errors import LongspanError
+from longspan_eval.journal import read_samples
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
 from longspan_eval.spec import parse_spec
@@ -24,8 +25,10 @@ import real_report  # noqa: E402
 from planted import COUNT, ESSAYS, KINDS, ROOM, TARGETS, Texts, says  # noqa: E402
 from reading import Reading  # noqa: E402
 from real_table import BLOCKS, CUT, key, parts, summaries  # noqa: E402
+from samples import ARCHIVES  # noqa: E402
 
 LENGTH, WINDOW = 3072, 512
+RESULTS = BENCHMARKS / "results" / "real"
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +135,19 @@ def test_samples_come_to_shares_of_the_ceiling_and_paired_ratios(tmp_path):
     assert dca.ratio == pytest.approx(1.1) and dca.read == 0.002
     assert dca.ratio_interval == pytest.approx((1.1 / 1.1**12.706, 1.1 * 1.1**12.706), rel=1e-3)
     assert esa.error == "out of memory" and esa.asked == 0
-    real_report.write(samples, tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("# Before\n\n<!-- board -->\n<!-- /board -->\n")
+    real_report.write(samples, tmp_path, page)
     written = json.loads((tmp_path / "real.json").read_text())
     assert [one["row"] for one in written] == ["stock", "dca", "esa"]
-    assert "| `dca` | 3/4 (30-95) | 0.75 | 1.100" in (tmp_path / "real.md").read_text()
+    assert "| `dca` | 3/4 (30-95) | 0.75 | 1.100" in page.read_text()
+
+
+@pytest.mark.skipif((BENCHMARKS.parent / "PKG-INFO").exists(), reason="this is an sdist, which leaves the samples out")
+def test_the_page_and_the_table_are_those_of_the_committed_samples(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(real_report.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    samples = {key: one for file in sorted(RESULTS.glob(ARCHIVES)) for key, one in read_samples(file).items()}
+    real_report.write(samples, tmp_path, page)
+    assert page.read_text(encoding="utf-8") == real_report.PAGE.read_text(encoding="utf-8")
+    assert (tmp_path / "real.json").read_bytes() == (RESULTS / "real.json").read_bytes()
