@@ -10,7 +10,7 @@ from pathlib import Path
 from common import between
 from longspan_eval.report.markdown import table_of
 from longspan_eval.sample import Sample
-from real_table import CUT, Summary, as_json, summaries
+from real_table import CUT, Summary, as_json, base_of, summaries
 
 PAGE = Path(__file__).parents[1] / "docs" / "real-models.md"
 MARKS = "<!-- board -->", "<!-- /board -->"
@@ -30,7 +30,8 @@ def sections(found: list[Summary]) -> Iterator[str]:
     for (model, kind, window, length), group in groupby(found, lambda x: (x.model, x.kind, x.window, x.length)):
         rows = sorted(group, key=lambda x: (x.row not in ("stock", CUT), -x.found / max(x.asked, 1)))
         yield f"### {model}: {kind}, {length:,} tokens, a window of {window:,}\n"
-        yield table_of(["", "found", "of stock's", "perplexity", "ms a token"], map(cells, rows)) + "\n"
+        base = base_of(model, length)
+        yield table_of(["", "found", f"of {base}'s", "perplexity", "ms a token"], map(cells, rows)) + "\n"
 
 
 def cells(one: Summary) -> list[str]:
@@ -40,9 +41,9 @@ def cells(one: Summary) -> list[str]:
         return [name, one.error, "", "", ""]
     low, high = one.interval
     ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
-    if one.ratio_interval is not None and one.row != "stock":
+    if one.ratio_interval is not None and one.row != base_of(one.model, one.length):
         ratio += f" ({one.ratio_interval[0]:.3f}-{one.ratio_interval[1]:.3f})"
-    if one.row == "stock" and one.perplexity is not None:
+    if one.row == base_of(one.model, one.length) and one.perplexity is not None:
         ratio = f"1 ({one.perplexity:.2f})"
     share = "" if not one.ceiling else f"{one.found / one.ceiling:.2f}"
     return [name, f"{one.found}/{one.asked} ({100 * low:.0f}-{100 * high:.0f})", share, ratio, f"{1000 * one.read:.2f}"]

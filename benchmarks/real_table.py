@@ -45,27 +45,47 @@ class Block:
                 yield Reading(spec, self.length, number, kind=self.kind, window=self.window, cut=cut, texts=texts)
 
 
-def chunks(length: int, count: int, *scores: str) -> tuple[str, ...]:
-    """LongHeads at a chunk length and a number of chunks, by each score."""
-    return tuple(parse_spec(f"longheads:chunk_length={length},num_chunks={count},score={s}").label for s in scores)
+def chunks(length: int, count: int, *scores: str, local: int = 2) -> tuple[str, ...]:
+    """LongHeads at a chunk length, a number of chunks and one of local chunks, by each score."""
+    sizes = f"chunk_length={length},num_chunks={count},local_chunks={local}"
+    return tuple(parse_spec(f"longheads:{sizes},score={score}").label for score in scores)
 
 
 MAIN = (
     STOCK, CUT, "dca", "esa", "longheads", "longheads:score=bounds", *chunks(16, 64, "representation", "bounds"),
 )  # fmt: skip
-SHARES = (
-    "esa:share=group", "esa:local=256,top_k=640,share=group",
-    "longheads:chunk_length=16,num_chunks=64,score=bounds,local_chunks=8",
+SHARES = ("esa:share=group", "esa:local=256,top_k=640,share=group", *chunks(16, 64, "bounds", local=8))
+SIZES = (  # as many tokens kept and local as LongHeads' own 64 x 16
+    *chunks(32, 32, "bounds", local=4), *chunks(8, 128, "bounds", local=16),
+    *chunks(16, 64, "mean", "representation", local=8),
 )  # fmt: skip
-SIZES = (*chunks(16, 64, "mean"), *chunks(32, 32, "bounds"), *chunks(8, 128, "bounds"))
 OTHERS = ("infllm", "self-extend", "yarn")
-REST = (*chunks(32, 32, "representation"), *chunks(8, 128, "representation"), "rerope", "streaming-llm", "lm-infinite")
+REST = (
+    "rerope", "streaming-llm", "lm-infinite", "esa:share=head", *chunks(16, 64, "mean"),
+    *chunks(32, 32, "representation", "bounds"), *chunks(8, 128, "representation", "bounds"),
+)  # fmt: skip
+FAR = ("dca", "esa", "longheads", "longheads:score=bounds")
+WINDOWS = {"smollm2": 8192, "qwen2.5-coder": 32_768}  # the true ones
 BLOCKS: Mapping[str, tuple[Block, ...]] = {
     "smollm2": (
-        *(Block("facts", 1024, 4096, 0, 6, rows) for rows in (MAIN, SHARES, SIZES, OTHERS, REST)),
+        *(Block("facts", 1024, 4096, 0, 6, rows) for rows in (MAIN, SHARES, SIZES, OTHERS)),
+        *(Block(kind, 1024, 4096, 0, 4, (*MAIN, *SHARES)) for kind in ("keys in noise", "keys in essays")),
+        Block("facts", 1024, 4096, 0, 6, REST),
         Block("facts", 1024, 4096, 6, 10, (*MAIN, *SHARES, *SIZES, *OTHERS, *REST)),
+        Block(
+            "facts", 8192, 16_384, 0, 2,
+            (*FAR, "esa:share=group", "esa:local=1024,top_k=1024,query_chunk=256", STOCK,
+             *chunks(16, 512, "bounds", local=8), *chunks(16, 128, "bounds", local=8), "yarn"),
+        ),
+        Block("facts", 2048, 16_384, 0, 2, (*FAR, "esa:share=group", *chunks(16, 128, "bounds", local=8))),
+        Block("facts", 2048, 8192, 0, 6, (*MAIN, *SHARES)),
+        Block("pass key in noise", 1024, 4096, 0, 10, (STOCK, *FAR, "infllm", "streaming-llm")),
     ),
-}
+    "qwen2.5-coder": (
+        Block("facts", 1024, 4096, 0, 3, (*MAIN, *SHARES)),
+        Block("facts", 1024, 16_384, 0, 3, (STOCK, *FAR, *SHARES, *chunks(16, 64, "representation"))),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,8 +95,8 @@ class Summary:
     Attributes:
         texts: how many.
         asked, found: questions, and those answered right; ``interval`` is Wilson's of their ratio.
-        ceiling: of the stock model on the same texts.
-        ratio: of perplexities, over the stock model's on the same texts; ``ratio_interval`` is Student's over texts.
+        ceiling: found by the row of ``base_of`` on the same texts.
+        ratio: of perplexities, over that row's on the same texts; ``ratio_interval`` is Student's over texts.
         compared: texts that the ratio is over.
         tokens: of all texts, and ``read``: seconds of one core for a token, the median over texts.
     """
@@ -109,10 +129,15 @@ def summaries(samples: Mapping[str, Sample]) -> list[Summary]:
         kind, window, length, number, row, model = parts(key)
         rows[model, kind, window, length][row][number] = sample
     return [
-        _summary(place, row, own, by_row.get(STOCK, {}))
+        _summary(place, row, own, by_row.get(base_of(place[0], place[3]), {}))
         for place, by_row in sorted(rows.items())
         for row, own in by_row.items()
     ]
+
+
+def base_of(model: str, length: int) -> str:
+    """The row that others are compared with: the stock model where it sees all of a text in its true window, or DCA."""
+    return STOCK if length <= WINDOWS.get(model, length) else "dca"
 
 
 def key(reading: Reading, model: str) -> str:
@@ -127,12 +152,12 @@ def parts(key: str) -> tuple[str, int, int, int, str, str]:
     return kind, int(window), int(length), int(number), row, model
 
 
-def _summary(place: Place, row: str, own: Mapping[int, Sample], stock: Mapping[int, Sample]) -> Summary:
+def _summary(place: Place, row: str, own: Mapping[int, Sample], base: Mapping[int, Sample]) -> Summary:
     failed = next((one.error for one in own.values() if one.error), None)
     good = {number: one for number, one in own.items() if one.error is None}
     asked, found = _asked(good.values()), _found(good.values())
-    both = [number for number in good if number in stock]
-    logs = [good[n].loss - stock[n].loss for n in both if good[n].scored and stock[n].scored]
+    both = [number for number in good if number in base]
+    logs = [good[n].loss - base[n].loss for n in both if good[n].scored and base[n].scored]
     losses = [one.loss for one in good.values() if one.scored]
     mean = fmean(logs) if logs else math.nan
     half = half_width(logs) if len(logs) > 1 else math.nan
@@ -143,7 +168,7 @@ def _summary(place: Place, row: str, own: Mapping[int, Sample], stock: Mapping[i
         asked,
         found,
         wilson(found, asked),
-        _found(stock[n] for n in both) if len(both) == len(good) else None,
+        _found(base[n] for n in both) if len(both) == len(good) else None,
         math.exp(mean) if logs else None,
         (math.exp(mean - half), math.exp(mean + half)) if len(logs) > 1 else None,
         math.exp(fmean(losses)) if losses else None,

@@ -24,7 +24,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import real_report  # noqa: E402
 from planted import COUNT, ESSAYS, KINDS, ROOM, TARGETS, Texts, says  # noqa: E402
 from reading import Reading  # noqa: E402
-from real_table import BLOCKS, CUT, key, parts, summaries  # noqa: E402
+from real_table import BLOCKS, CUT, base_of, key, parts, summaries  # noqa: E402
 from samples import ARCHIVES  # noqa: E402
 
 LENGTH, WINDOW = 3072, 512
@@ -106,15 +106,16 @@ def test_stock_that_is_cut_reads_the_windows_end(texts, session):
     assert sample.tokens == WINDOW - ROOM and sample.scored == 0
 
 
-def test_keys_say_what_is_measured_and_every_block_has_stock(texts):
+def test_keys_say_what_is_measured_and_every_block_has_its_base(texts):
     for name, blocks in BLOCKS.items():
         readings = [reading for block in blocks for reading in block.readings(texts)]
         for reading in readings:
             row = CUT if reading.cut else reading.spec.label
             where = reading.kind, reading.window, reading.length, reading.seed, row, name
             assert parts(key(reading, name)) == where
-        stock = {(r.kind, r.window, r.length, r.seed) for r in readings if r.spec.name == "stock" and not r.cut}
-        assert {(r.kind, r.window, r.length, r.seed) for r in readings} == stock
+        places = {(r.kind, r.window, r.length, r.seed) for r in readings}
+        base = {(r.kind, r.window, r.length, r.seed) for r in readings if r.spec.label == base_of(name, r.length)}
+        assert base == places
 
 
 def test_samples_come_to_shares_of_the_ceiling_and_paired_ratios(tmp_path):
