@@ -1,6 +1,6 @@
 """Real language models on real texts, by every method: what they find in them and how well they predict them.
 
-    python benchmarks/real.py --texts NOVELS --model smollm2=FOLDER       # measure, most telling first
+    python benchmarks/real.py --texts NOVELS --model smollm2[=PATH]       # measure, most telling first
     python benchmarks/real.py --table-only                                # the tables from what has been measured
 
 A *declared* window is smaller than the model's true one, so that the stock model sees all of the text and is the
@@ -19,11 +19,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from longspan.errors import LongspanError
+from longspan.loading.models import load
 from longspan_eval.session import Session
 from planted import Texts
 from real_report import write
@@ -33,36 +33,28 @@ from samples import Samples, read
 OUT = Path(__file__).parent / "results" / "real"
 
 
-def load(folder: Path) -> tuple[Any, Any]:
-    """The model in fp32, and its tokenizer."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-    return model.eval(), AutoTokenizer.from_pretrained(folder)
-
-
-def measure(name: str, folder: Path, novels: Path, journal: Samples, deadline: float) -> None:
+def measure(name: str, where: str, novels: Path, journal: Samples, deadline: float) -> None:
     """Measure what is left of a model's blocks, in their order."""
-    model, tokenizer = load(folder)
+    model, tokenizer = load(where, dtype="float32", device="cpu")
     session, texts = Session(model, tokenizer), Texts(novels, tokenizer)
     failed: set[tuple[object, ...]] = set()
     for reading in (reading for block in BLOCKS[name] for reading in block.readings(texts)):
-        where, place = key(reading, name), (reading.kind, reading.window, reading.length, reading.spec)
-        if where in journal.samples or place in failed:
+        own, place = key(reading, name), (reading.kind, reading.window, reading.length, reading.spec)
+        if own in journal.samples or place in failed:
             continue
         if time.time() > deadline:
             return
         sample = session.measure(reading)
         if sample.error is not None:
             failed.add(place)
-        journal.append(where, sample)
+        journal.append(own, sample)
         said = sample.error or f"{sample.correct:.0%}, loss {sample.loss:.4f}, {sample.seconds:.0f} s"
-        print(time.strftime("%H:%M:%S"), where, said, flush=True)
+        print(time.strftime("%H:%M:%S"), own, said, flush=True)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help=f"NAME=FOLDER; names: {', '.join(BLOCKS)}")
+    parser.add_argument("--model", help=f"{' or '.join(BLOCKS)}, with =PATH of its folder or GGUF file unless it was fetched")
     parser.add_argument("--texts", type=Path, help="folder of novels, each a .txt file")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after so long")
@@ -75,7 +67,7 @@ def parse() -> argparse.Namespace:
     )
     args = parser.parse_args()
     if not args.table_only and (args.texts is None or (args.model or "").partition("=")[0] not in BLOCKS):
-        parser.error("give --texts and --model NAME=FOLDER, or --table-only")
+        parser.error("give --texts and --model NAME[=PATH], or --table-only")
     return args
 
 
@@ -86,9 +78,9 @@ def main() -> int:
             os.nice(19)
             torch.set_num_threads(1)
             torch.set_float32_matmul_precision(args.matmul)
-            name, _, folder = args.model.partition("=")
+            name, _, where = args.model.partition("=")
             with Samples(args.out) as journal:
-                measure(name, Path(folder), args.texts, journal, time.time() + 60 * args.minutes)
+                measure(name, where or name, args.texts, journal, time.time() + 60 * args.minutes)
                 journal.pack()
         write(read(args.out), args.out)
     except LongspanError as error:

@@ -64,11 +64,16 @@ REST = (
     "rerope", "streaming-llm", "lm-infinite", "esa:share=head", *chunks(16, 64, "mean"),
     *chunks(32, 32, "representation", "bounds"), *chunks(8, 128, "representation", "bounds"),
 )  # fmt: skip
+HUNDRED = (  # facts of each: ten texts
+    STOCK, CUT, "dca", "esa", "esa:share=group", "longheads", "longheads:score=bounds", "self-extend",
+    *chunks(8, 128, "bounds", local=16), *chunks(16, 64, "bounds", local=8),
+)  # fmt: skip
 FAR = ("dca", "esa", "longheads", "longheads:score=bounds")
 WINDOWS = {"smollm2": 8192, "qwen2.5-coder": 32_768}  # the true ones
 BLOCKS: Mapping[str, tuple[Block, ...]] = {
     "smollm2": (
         *(Block("facts", 1024, 4096, 0, 6, rows) for rows in (MAIN, SHARES, SIZES, OTHERS)),
+        Block("facts", 1024, 4096, 6, 10, HUNDRED),
         *(Block(kind, 1024, 4096, 0, 4, (*MAIN, *SHARES)) for kind in ("keys in noise", "keys in essays")),
         Block("facts", 1024, 4096, 0, 6, REST),
         Block("facts", 1024, 4096, 6, 10, (*MAIN, *SHARES, *SIZES, *OTHERS, *REST)),
