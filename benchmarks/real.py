@@ -54,7 +54,9 @@ def measure(name: str, where: str, novels: Path, journal: Samples, deadline: flo
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help=f"{' or '.join(BLOCKS)}, with =PATH of its folder or GGUF file unless it was fetched")
+    parser.add_argument(
+        "--model", help=f"{' or '.join(BLOCKS)}, with =PATH of its folder or GGUF file unless it was fetched"
+    )
     parser.add_argument("--texts", type=Path, help="folder of novels, each a .txt file")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing new after so long")

@@ -6,23 +6,29 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from common import between
 from longspan_eval.report.markdown import table_of
 from longspan_eval.sample import Sample
-from real_table import CUT, Summary, as_json, base_of, summaries
+from real_table import CUT, Summary, as_json, base_of, from_json, summaries
 
 PAGE = Path(__file__).parents[1] / "docs" / "real-models.md"
+RESULTS = Path(__file__).parent / "results" / "real" / "real.json"
 MARKS = "<!-- board -->", "<!-- /board -->"
 
 
 def write(samples: Mapping[str, Sample], out: Path, page: Path = PAGE) -> None:
     """Write real.json of all samples into a folder, and the tables between the marks of a page."""
-    found = summaries(samples)
-    lines = ",\n".join(json.dumps(as_json(one), allow_nan=False) for one in found)
-    (out / "real.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    text = between(page.read_text(encoding="utf-8"), MARKS, ["", *sections(found)])
-    page.write_text(text, encoding="utf-8")
+    found = [as_json(one) for one in summaries(samples)]
+    lines = ",\n".join(json.dumps(one, allow_nan=False) for one in found)
+    (out / RESULTS.name).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    page.write_text(into_page(page.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+def into_page(text: str, found: list[dict[str, Any]]) -> str:
+    """The text of the page with the tables of real.json."""
+    return between(text, MARKS, ["", *sections([from_json(one) for one in found])])
 
 
 def sections(found: list[Summary]) -> Iterator[str]:

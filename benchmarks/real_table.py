@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean, median
 from typing import Any
 
@@ -195,6 +195,12 @@ def as_json(summary: Summary) -> dict[str, Any]:
     """A summary as JSON has it: numbers in five digits, and none that is not there."""
     body = finite({name: _short(value) for name, value in vars(summary).items()})
     return {name: value for name, value in body.items() if value is not None}
+
+
+def from_json(body: Mapping[str, Any]) -> Summary:
+    """The summary of ``as_json``."""
+    pairs = {name: tuple(value) for name, value in body.items() if isinstance(value, list)}
+    return Summary(**{**{one.name: None for one in fields(Summary)}, "read": math.nan, **body, **pairs})
 
 
 def _short(value: Any) -> Any:
