@@ -14,6 +14,7 @@ from typing import Any
 
 import documents
 import front
+import real_report
 import report
 import serve
 from common import between, load
@@ -29,6 +30,7 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     **{path: lambda text, path=path: front.filled(path, text, _json(front.RESULTS)) for path in front.DOCUMENTS},
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
+    real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),
     ROOT / "docs" / "documents.md": lambda text: between(
         text, documents.MARKS, documents.table(_json(documents.RESULTS))
     ),
