@@ -11,7 +11,7 @@ Pass keys over noise and over prose come with the perplexity of the text's end. 
 beyond for methods that read the whole text, whose time is quadratic.
 
 Every sample is on disk (OUT/samples.jsonl) as soon as it is there, so the run may be stopped or killed at any time; the
-same command takes it up again. At its end it moves them to OUT/samples-TOKENS.jsonl.gz; both are read. Every cell gets
+same command takes it up again. At its end it moves them to OUT/samples-TOKENS.jsonl.xz; both are read. Every cell gets
 its first ten prompts before any gets more, and the tables can be written at any moment. The run is nice to other
 programs.
 

@@ -1,6 +1,6 @@
 """A benchmark's samples: compressed where they are kept, a plain journal while they come.
 
-An archive for each length, ``samples-512.jsonl.gz`` with the length in tokens, holds what has been measured and is what
+An archive for each length, ``samples-512.jsonl.xz`` with the length in tokens, holds what has been measured and is what
 the repository has. A run appends to ``samples.jsonl`` beside them, line by line, so that killing it loses nothing; what
 is in both counts once, the journal's later. At its end the run packs: the samples of a length go into a new archive,
 which takes the old one's place at once, and then the journal is emptied. Killed in between, it leaves samples that are
@@ -9,8 +9,8 @@ in both.
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 from longspan_eval.journal import Journal, read_samples
 from longspan_eval.sample import Sample
 
-ARCHIVES, JOURNAL = "samples-*.jsonl.gz", "samples.jsonl"
+ARCHIVES, JOURNAL = "samples-*.jsonl.xz", "samples.jsonl"
 
 
 def archive(length: int) -> str:
@@ -88,14 +88,14 @@ class Samples:
                     for key, sample in self.samples.items():
                         if sample.length == length:
                             journal.append(key, sample)
-                # In one order and without a time, the same samples are the same bytes, which git sees as no change.
+                # In one order the same samples are the same bytes, which git sees as no change.
                 lines = sorted(plain.read_text(encoding="utf-8").splitlines(keepends=True), key=_place)
                 plain.unlink()
                 if not lines:
                     (self._folder / packed.name).unlink(missing_ok=True)
                     continue
                 with packed.open("wb") as file:
-                    file.write(gzip.compress("".join(lines).encode(), mtime=0))
+                    file.write(lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(packed, self._folder / packed.name)

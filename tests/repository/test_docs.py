@@ -223,7 +223,7 @@ def test_every_generated_block_is_up_to_date(tmp_path):
     assert ran.returncode == 0, ran.stdout + ran.stderr
     copy = tmp_path / "copy"
     for name in ("benchmarks", "docs"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.gz", "*.png"))
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.gz", "*.xz", "*.png"))
     (copy / "tests").symlink_to(ROOT / "tests")
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     (copy / "README.md").write_text(page.replace("| DCA |", "| DCA, better |"), encoding="utf-8")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
+import lzma
 import math
 import os
-import zlib
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import MISSING, asdict, fields
@@ -35,7 +34,7 @@ def read_samples(path: Path) -> dict[str, Sample]:
     """The samples of a file by key; of two with one key the later. A last line that was cut off is left out.
 
     Args:
-        path: a journal, or with a name that ends in ``.gz`` one that was compressed; without a file there are none.
+        path: a journal, or with a name that ends in ``.xz`` one that was compressed; without a file there are none.
 
     Raises:
         LongspanError: a line before the last holds no sample, or a compressed file is not whole.
@@ -43,12 +42,12 @@ def read_samples(path: Path) -> dict[str, Sample]:
     if not path.exists():
         return {}
     data = path.read_bytes()
-    if path.suffix == ".gz":
+    if path.suffix == ".xz":
         try:
-            data = gzip.decompress(data)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            data = lzma.decompress(data)
+        except lzma.LZMAError as error:
             raise LongspanError(
-                f"{path}: this is not a complete gzip file ({error}); fetch it again or delete it"
+                f"{path}: this is not a complete xz file ({error}); fetch it again or delete it"
             ) from error
     return _parse(path, data)[0]
 
