@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -235,6 +236,8 @@ class DecodeRows:
         begins = [begin := begin + size for size in (0, *(_NOW.size + len(x.packed) for x in self.kernels[:-1]))]
         self._header = _ROWS.pack(count=len(begins)) + struct.pack(f"={len(begins)}q", *begins)
         self._batch = sum(kernel.batch for kernel in self.kernels)
+        (heads, _, _), (_, _, width) = self.kernels[0].shapes[0], self.kernels[0].shapes[2]
+        self._out, self._size = (self._batch, 1, heads, width), self.kernels[0].dtype.itemsize
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         """Whether q, k and v ``[B, H, 1, D]`` have the dtype, the shapes and the layout that were packed."""
@@ -259,22 +262,37 @@ class DecodeRows:
         """
         if not len(q) == len(k) == len(v) == self._batch:
             raise ValueError(f"{len(q)}, {len(k)} and {len(v)} rows of a token, and the memory of {self._batch}")
-        heads, _, _ = self.kernels[0].shapes[0]
-        out, size = q.new_empty(self._batch, 1, heads, v.shape[3]), q.element_size()
-        steps = *q.stride()[:2], *k.stride()[:2], *v.stride()[:2]
+        out = q.new_empty(self._out)
+        q_row, q_head, _, _ = q.stride()
+        k_row, k_head, _, _ = k.stride()
+        v_row, v_head, _, _ = v.stride()
         at_q, at_k, at_v, at_out = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
-        parts, items, numbers = [self._header], [0, 0, 0, 0, 0], 0
-        for kernel, (at, row, kept, stop, seen) in zip(self.kernels, tokens, strict=True):
-            parts.append(_NOW.pack(at_q, at_k, at_v, *steps, at_out, at, row, kept, stop))
-            parts.append(kernel.packed)
-            *own, reads = kernel.work(stop, seen)
-            items, numbers = [a + b for a, b in zip(items, own, strict=True)], numbers + reads
-            rows = kernel.batch * size
-            at_q, at_k, at_v = at_q + rows * steps[0], at_k + rows * steps[2], at_v + rows * steps[4]
-            at_out += rows * heads * v.shape[3]
-        work = [(name, count) for name, count in zip(_KERNELS, items, strict=True) if count]
-        cpu.run_steps(work, b"".join(parts), numbers)
+        parts, (append, reduce, score, choose, attend, numbers) = [self._header], (0,) * 6
+        for kernel, token in zip(self.kernels, tokens, strict=True):
+            at, row, kept, stop, seen = token
+            now = _NOW.pack(at_q, at_k, at_v, q_row, q_head, k_row, k_head, v_row, v_head, at_out, at, row, kept, stop)
+            parts += now, kernel.packed
+            a, r, s, c, d, n = kernel.work(stop, seen)
+            append, reduce, score, choose, attend, numbers = (
+                append + a,
+                reduce + r,
+                score + s,
+                choose + c,
+                attend + d,
+                numbers + n,
+            )
+            if len(self.kernels) > 1:
+                size = kernel.batch * self._size
+                at_q, at_k, at_v = at_q + size * q_row, at_k + size * k_row, at_v + size * v_row
+                at_out += size * self._out[2] * self._out[3]
+        cpu.run_steps(_steps(append, reduce, score, choose, attend), b"".join(parts), numbers)
         return out
+
+
+@lru_cache(maxsize=512)
+def _steps(*items: int) -> tuple[tuple[str, int], ...]:
+    """The kernels that have work, and how many items."""
+    return tuple((name, count) for name, count in zip(_KERNELS, items, strict=True) if count)
 
 
 def _address(x: Tensor | None) -> int:
