@@ -50,7 +50,7 @@ def test_an_append_that_is_stopped_goes_on(run, folder, book, tmp_path):
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM and "tokens are kept in" in err
+    assert process.returncode == 128 + signal.SIGTERM and "tokens are saved in" in err
     assert "an append was interrupted" in run("documents", tmp_path).out
     assert run(*args).code == 0 and run("verify", out).code == 0
     assert "append" not in run("documents", tmp_path).out
@@ -123,7 +123,7 @@ def test_a_reading_that_is_stopped_goes_on(run, folder, book, tmp_path, number):
     os.kill(process.pid, number)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number and not (out / "manifest.json").exists()
-    assert "tokens are kept in" in err and err.splitlines()[-1].startswith("longspan: ")
+    assert "tokens are saved in" in err and err.splitlines()[-1].startswith("longspan: ")
     assert "read up to" in run("documents", tmp_path).out
     refused(run("ask", out, "Who is the narrator?"), "is unfinished", "run the same `longspan read` again")
     assert run(*args).code == 0
