@@ -17,13 +17,14 @@ INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
+.PHONY: help demo test test-long test-exhaustive test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 8 times its window by most of the methods (one to three minutes)"
 	@echo "make serve      a server with the bundled model and a document already read; its page is at 127.0.0.1:8000"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
+	@echo "make test-exhaustive  500 random histories of a cache for each method and tier, 100 prompts with guesses for each method (hours)"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
 	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 4 GB; on a CPU)"
 	@echo "make test-vllm VLLM_RELEASE=0.32.0, make test-vllm VLLM_RELEASE=0.33.0  the same on the other releases that longspan knows"
@@ -74,6 +75,9 @@ test: $(READY)
 test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m long
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -n 2 --hypothesis-seed=0 tests/longspan_eval/lm_eval_harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
+
+test-exhaustive: $(READY)
+	OMP_NUM_THREADS=1 LONGSPAN_HISTORIES=500 LONGSPAN_PROMPTS=100 $(BIN)/python -m pytest -q -n 2 -m long tests/hf/test_histories.py tests/hf/test_dropped.py
 
 # The system's Chromium: Playwright's own is a download from elsewhere.
 test-browser: $(BROWSER)

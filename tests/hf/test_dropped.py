@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from transformers import LlamaForCausalLM
@@ -80,8 +82,9 @@ def test_guesses_change_no_token(method):
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
-def test_guesses_change_no_token_of_a_hundred_prompts(method):
-    assert disagreements(method, 100) == []
+def test_guesses_change_no_token_of_many_prompts(method):
+    # `make test-exhaustive` takes 100, which takes hours for all methods.
+    assert disagreements(method, int(os.environ.get("LONGSPAN_PROMPTS", "10"))) == []
 
 
 ESA = "esa:initial=1,local=20,top_k=9,query_chunk=16"
