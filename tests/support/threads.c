@@ -53,7 +53,7 @@ static Caller *make(int64_t threads) {
     Keys keys = {(char *)of->k, {0, STORED * WIDTH, WIDTH}, STORED};
     Table table = {of->cos, of->sin, STORED};
     of->banded = calloc(1, sizeof(Banded) + sizeof(Keys) + sizeof(Table));
-    *of->banded = (Banded){job, of->low, of->high, 1, 24};
+    *of->banded = (Banded){job, of->low, of->high, .bands = 1, .plans = 1, .tokens = 24};
     of->banded->keys[0] = keys;
     memcpy(of->banded->keys + 1, &table, sizeof table);
     of->each = (Units){job, keys, table, of->units, of->positions, {0, ROWS * CHOSEN, CHOSEN}, {0, ROWS * CHOSEN, CHOSEN},

@@ -136,7 +136,7 @@ def test_a_document_is_rolled_over_whole(tokenizer):
 BAD = {
     "an unknown method": ({"method": "magic"}, ["'magic'", "dca"]),
     "an unknown argument": ({"peft": "x"}, ["no parameter 'peft'", "chunk_size", "kv_tier", "max_length"]),
-    "a length not told": ({"method": "yarn"}, ["yarn has to know", "length=TOKENS"]),
+    "a length not told": ({"method": "yarn"}, ["yarn must know", "length=TOKENS"]),
     "a length of nonsense": ({"method": "auto", "length": "4k"}, ["length", "'4k'"]),
     "auto with a parameter": ({"method": "auto", "chunk_size": 3}, ["auto", "chunk_size"]),
     "a window of nonsense": ({"window": "big"}, ["window", "'big'"]),
