@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import math
 import sys
 import time
@@ -68,7 +68,7 @@ def killed(out):
 
 def packed(out):
     """The lines of all archives."""
-    return [line for path in sorted(out.glob(ARCHIVES)) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    return [line for path in sorted(out.glob(ARCHIVES)) for line in lzma.decompress(path.read_bytes()).splitlines()]
 
 
 def copy(out, target):
