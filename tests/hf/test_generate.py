@@ -5,6 +5,7 @@ import torch
 from transformers import AutoTokenizer, TextIteratorStreamer, pipeline
 
 import longspan
+from longspan.hf import generation
 from support.hf_models import WINDOW, left_padded, make, prompts
 
 NEW = 8
@@ -33,6 +34,11 @@ MODES = {
     "prefill in pieces": {"prefill_chunk_size": 7, "do_sample": False},
     "no cache": {"use_cache": False, "do_sample": False},
 }
+
+
+def test_this_transformers_has_all_that_generate_is_changed_by(models):
+    """A method of its own that it no longer has would be passed over, and guesses would choose with other tokens."""
+    assert set(generation._SHADOWS) <= set(vars(models[1][0]))
 
 
 @pytest.mark.parametrize("mode", MODES)
