@@ -193,11 +193,15 @@ def test_a_thousand_half_open_requests_leave_the_server_there(tmp_path, connect,
     served = Process(tmp_path / "documents", files=256)
     took, told = [], []
 
+    def asked(source):
+        began = time.monotonic()
+        assert answer(connect(served, health(), source)) == (200, {"status": "live"})
+        took.append(time.monotonic() - began)
+
     def probe():
+        # Of the flood's own address it could be the oldest that waits: this process holds its GIL between two calls.
         while not told:
-            began = time.monotonic()
-            assert answer(connect(served, health())) == (200, {"status": "live"})
-            took.append(time.monotonic() - began)
+            asked("127.0.0.2")
 
     thread = threading.Thread(target=probe)
     thread.start()
@@ -207,6 +211,8 @@ def test_a_thousand_half_open_requests_leave_the_server_there(tmp_path, connect,
     wait_for(lambda: len(took) > before + 10 or not thread.is_alive())
     told.append(True)
     thread.join()
+    for _ in range(10):  # of the flood's address, while all of it stands
+        asked("127.0.0.1")
     print(f"{len(took)} answers, the slowest after {max(took):.3f} s")
     assert len(took) > before + 10, "an answer did not come"
     if data != BODY:
