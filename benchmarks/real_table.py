@@ -73,16 +73,16 @@ WINDOWS = {"smollm2": 8192, "qwen2.5-coder": 32_768}  # the true ones
 BLOCKS: Mapping[str, tuple[Block, ...]] = {
     "smollm2": (
         *(Block("facts", 1024, 4096, 0, 6, rows) for rows in (MAIN, SHARES, SIZES, OTHERS)),
-        Block("facts", 1024, 4096, 6, 10, HUNDRED),
-        *(Block(kind, 1024, 4096, 0, 4, (*MAIN, *SHARES)) for kind in ("keys in noise", "keys in essays")),
-        Block("facts", 1024, 4096, 0, 6, REST),
-        Block("facts", 1024, 4096, 6, 10, (*MAIN, *SHARES, *SIZES, *OTHERS, *REST)),
         Block(
             "facts", 8192, 16_384, 0, 2,
             (*FAR, "esa:share=group", "esa:local=1024,top_k=1024,query_chunk=256", STOCK,
              *chunks(16, 512, "bounds", local=8), *chunks(16, 128, "bounds", local=8), "yarn"),
         ),
         Block("facts", 2048, 16_384, 0, 2, (*FAR, "esa:share=group", *chunks(16, 128, "bounds", local=8))),
+        Block("facts", 1024, 4096, 6, 10, HUNDRED),
+        *(Block(kind, 1024, 4096, 0, 4, (*MAIN, *SHARES)) for kind in ("keys in noise", "keys in essays")),
+        Block("facts", 1024, 4096, 0, 6, REST),
+        Block("facts", 1024, 4096, 6, 10, (*MAIN, *SHARES, *SIZES, *OTHERS, *REST)),
         Block("facts", 2048, 8192, 0, 6, (*MAIN, *SHARES)),
         Block("pass key in noise", 1024, 4096, 0, 10, (STOCK, *FAR, "infllm", "streaming-llm")),
     ),
