@@ -23,10 +23,10 @@ from longspan.attend import Attender, ForwardState, RecordedStep
 from longspan.attend.layer import LayerCall
 from longspan.calibration import Calibration, Projection
 from longspan.hf.graphs import record
+from longspan.memory import KVStore
 from longspan.methods import ESA, Full, LongHeads, Method
 from longspan.methods.dca import DCA
 from longspan.rope import Rope, Table
-from longspan.store import KVStore
 
 QKV = tuple[Tensor, Tensor, Tensor]
 ROOM = 256  # tokens that a recording has room for

@@ -21,7 +21,7 @@ from rich.table import Table
 import longspan
 from common import clock, ratio, save, take_turns
 from longspan.bundled import FOLDER, load_bundled
-from longspan.hf.auto import CROSSOVER
+from longspan.model.auto import CROSSOVER
 from longspan_eval.filler import load_filler
 
 RESULTS = Path(__file__).parent / "results" / "crossover.csv"

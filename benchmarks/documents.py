@@ -40,8 +40,8 @@ from common import between, machine
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.cli import main as command_line
 from longspan.documents import fingerprint
-from longspan.documents.usage import bytes_read
 from longspan.errors import LongspanError
+from longspan.machine.usage import bytes_read
 from longspan.methods.parse import parse_method
 
 ROOT = Path(__file__).parents[1]

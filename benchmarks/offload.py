@@ -35,8 +35,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import longspan
 from common import machine
+from longspan.memory import KVStore
 from longspan.methods.parse import parse_method
-from longspan.store import KVStore
 from memory import Peaks
 
 LAYERS, KV_HEADS, HEAD, VOCABULARY = 4, 8, 128, 256

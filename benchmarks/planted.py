@@ -21,8 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from longspan.beginning import beginning
 from longspan.errors import LongspanError
+from longspan.text.encode import beginning
 from longspan_eval import passkey
 from longspan_eval.tasks import facts
 from longspan_eval.tasks.fragments import inside, opening, piece

@@ -28,7 +28,7 @@ import torch
 import longspan
 from common import between, machine
 from longspan.bundled import heldout_text, load_bundled
-from longspan.documents import usage
+from longspan.machine import usage
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

@@ -1,4 +1,4 @@
-"""Imports run one way: rope → kernels → index → selection; positions → selection → methods → attend → hf → above."""
+"""Imports run one way: rope, selection, positions → kernels → choosing → methods → attend → model → hf → above."""
 
 from __future__ import annotations
 
@@ -12,43 +12,41 @@ import longspan_eval
 
 ROOT = Path(longspan.__file__).parent
 EVAL = Path(longspan_eval.__file__).parent
-BELOW_ATTEND = {"dtypes", "errors", "rope", "bands", "selection", "positions", "methods", "kernels"}
-BELOW_ATTEND |= {"store", "index", "calibration", "deferred", "terms"}
+BELOW_ATTEND = {"bands", "calibration", "choosing", "deferred", "dtypes", "errors", "kernels", "machine", "memory"}
+BELOW_ATTEND |= {"methods", "positions", "rope", "selection", "terms"}
 
 # What each part may import of longspan besides itself; parts not named here may import anything.
 ALLOWED: dict[str, set[str]] = {
     "dtypes": set(),
     "errors": set(),
-    "answers": set(),
-    "beginning": set(),
     "deferred": set(),
-    "detokenize": set(),
-    "rope": {"deferred", "errors"},
-    "bands": {"deferred"},
-    "tables": set(),
+    "terminal": set(),
     "terms": set(),
     "files": set(),
-    "extract": {"errors", "files"},
-    "extraction": {"errors", "extract"},
     "signals": set(),
-    "calibration": {"errors", "files", "tables"},
-    "store": {"errors"},
-    "index": {"dtypes", "errors", "kernels", "rope", "store", "terms"},
-    "oracle": {"rope"},
-    "kernels": {"dtypes", "rope", "files", "signals"},
+    "machine": set(),
+    "text": {"errors", "files"},
+    "rope": {"deferred", "errors"},
+    "bands": {"deferred"},
+    "selection": {"bands", "deferred"},
     "positions": {"bands", "deferred"},
-    "selection": {"bands", "calibration", "deferred", "index", "kernels", "positions", "rope", "store", "terms"},
-    "methods": {"bands", "calibration", "errors", "index", "positions", "rope", "selection", "terms"},
-    "attend": BELOW_ATTEND,
-    "paged": (BELOW_ATTEND | {"attend"}) - {"index", "store", "calibration"},
-    "hf": BELOW_ATTEND | {"attend", "beginning", "tables"},
-    "loading": {"deferred", "bundled", "errors", "files", "hf"},
+    "oracle": {"rope"},
+    "calibration": {"errors", "files", "terminal"},
+    "kernels": {"dtypes", "files", "rope", "signals"},
+    "memory": {"errors", "machine"},
+    "choosing": BELOW_ATTEND - {"choosing", "deferred", "machine", "methods"},
+    "methods": {"bands", "calibration", "choosing", "errors", "positions", "rope", "selection", "terms"},
+    "attend": BELOW_ATTEND - {"machine"},
+    "paged": (BELOW_ATTEND | {"attend"}) - {"calibration", "machine", "memory"},
+    "model": BELOW_ATTEND | {"attend", "terminal"},
+    "hf": BELOW_ATTEND | {"attend", "model", "terminal", "text"},
+    "loading": {"bundled", "deferred", "errors", "files", "hf", "machine", "model"},
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}
 FORBIDDEN |= {"doctor": {"cli", "bundled", "recording"}, "documents": {"cli", "bundled", "doctor", "serve", "vllm"}}
 FORBIDDEN |= {"serve": {"cli", "doctor", "vllm"}}
-FORBIDDEN |= {"vllm": {"cli", "bundled", "doctor", "documents", "recording", "oracle", "index", "serve"}}
+FORBIDDEN |= {"vllm": {"cli", "bundled", "doctor", "documents", "hf", "memory", "oracle", "recording", "serve"}}
 # And in longspan_eval, by the folders that a folder must not reach for; "" is what lies beside the folders.
 FORBIDDEN_IN_EVAL: dict[str, set[str]] = {
     "": {"analysis", "cli", "lm_eval_harness", "report", "reproduce", "studies"},
@@ -157,15 +155,15 @@ def test_circles_are_found():
 
 
 def test_a_wrong_import_is_named(monkeypatch):
-    monkeypatch.setitem(ALLOWED, "store", set())
+    monkeypatch.setitem(ALLOWED, "memory", set())
     named = list(wrong_arrows())
-    assert named and all(re.fullmatch(r"longspan\.store\S* may not import errors", one) for one in named)
+    assert named and all(re.fullmatch(r"longspan\.memory\S* may not import (errors|machine)", one) for one in named)
 
 
 def test_the_parser_sees_imports():
     assert imported(FILES["longspan.attend.steps.general"]) >= {
         "longspan.rope",
         "longspan.kernels.banded",
-        "longspan.store",
+        "longspan.memory",
     }
     assert imported(FILES["longspan.kernels.banded"]) >= {"longspan.kernels.banded.torch_ops", "longspan.rope"}

@@ -22,7 +22,7 @@ from corpus import training_documents
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.calibration import SOLVERS
 from longspan.hf import calibrate_each, measure_recall
-from longspan.hf.collect import encode
+from longspan.hf.calibration.collect import token_ids
 from longspan_eval.passkey import NEEDLE, NOISE, QUESTION, TASK
 
 STRETCHES = 4  # of held-out text, for the report
@@ -32,9 +32,9 @@ LENGTH = 16_384
 def texts(tokenizer, documents: list[str], window: int, seed: int = 0) -> Iterator[Tensor]:
     """Without end, in turns and each ``[window]``: prose, a pass key in prose, prose, a pass key in noise."""
     rng = random.Random(seed)
-    stream = torch.cat([encode(tokenizer, document + "\n\n") for document in documents])
-    noise = encode(tokenizer, NOISE).repeat(window)
-    head, question = (encode(tokenizer, text) for text in (TASK, QUESTION))
+    stream = torch.cat([token_ids(tokenizer, document + "\n\n") for document in documents])
+    noise = token_ids(tokenizer, NOISE).repeat(window)
+    head, question = (token_ids(tokenizer, text) for text in (TASK, QUESTION))
     bos = torch.tensor([tokenizer.bos_token_id])
 
     def passage(source: Tensor, count: int) -> Tensor:
@@ -45,7 +45,7 @@ def texts(tokenizer, documents: list[str], window: int, seed: int = 0) -> Iterat
         for filler in (stream, noise):
             yield torch.cat((bos, passage(stream, window - 1)))
             key = str(rng.randint(10000, 99999))
-            needle, answer = encode(tokenizer, NEEDLE.format(key=key)), encode(tokenizer, f" {key}.")
+            needle, answer = token_ids(tokenizer, NEEDLE.format(key=key)), token_ids(tokenizer, f" {key}.")
             room = window - sum(part.numel() for part in (bos, head, needle, question, answer))
             body, cut = passage(filler, room), rng.randrange(room)
             yield torch.cat((bos, head, body[:cut], needle, body[cut:], question, answer))
@@ -68,7 +68,7 @@ def main() -> None:
     made["closed_form"].save(args.out)
     print(f"{args.out}: {made['closed_form'].settings()}")
     if args.report:
-        heldout = encode(tokenizer, heldout_text())
+        heldout = token_ids(tokenizer, heldout_text())
         starts = range(0, heldout.numel() - LENGTH, (heldout.numel() - LENGTH) // STRETCHES)
         stretches = [heldout[start : start + LENGTH] for start in starts[:STRETCHES]]
         print(measure_recall(model, list(made.values()), stretches, top=256))

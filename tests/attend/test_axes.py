@@ -9,6 +9,10 @@ import torch
 
 from longspan import oracle as exact
 from longspan.attend import Attender
+from longspan.choosing.blocks import Blocks
+from longspan.choosing.chunks import Chunks
+from longspan.choosing.tokens import Tokens
+from longspan.choosing.top_k_tokens import TopKTokens
 from longspan.kernels import cpu
 from longspan.methods import ESA
 from longspan.methods.base import Method
@@ -26,10 +30,6 @@ from longspan.positions import (
     Unchanged,
 )
 from longspan.selection import Everything, Selection, SinksAndRecent
-from longspan.selection.blocks import Blocks
-from longspan.selection.chunks import Chunks
-from longspan.selection.tokens import Tokens
-from longspan.selection.top_k_tokens import TopKTokens
 from longspan_eval.reproduce.ablations import SameChunk
 from support import steps
 from support.attention import IMPLS, check

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from longspan.attend import Attender, Observer
+from longspan.choosing.top_k_tokens import TopKTokens
+from longspan.memory import KVStore
 from longspan.methods import InfLLM, LMInfinite
-from longspan.selection.top_k_tokens import TopKTokens
-from longspan.store import KVStore
 from support.cases import HEAD, assert_same, build, in_pieces, make_qkv, marks
 
 SCALE = HEAD**-0.5

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from longspan.attend import Attender
+from longspan.memory import KVStore
 from longspan.methods import METHODS
-from longspan.store import KVStore
 from support.cases import ROPES, all_cases, assert_same, build, every_other, in_pieces, in_turn, make_qkv
 
 N = 83

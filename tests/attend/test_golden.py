@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from longspan.attend import Attender
+from longspan.memory import KVStore
 from longspan.methods import DCA, METHODS
 from longspan.rope import Rope, Table
-from longspan.store import KVStore
 from support.cases import inv_freq
 
 WINDOW, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD, EPS = 64, 64, 2, 4, 2, 16, 1e-6

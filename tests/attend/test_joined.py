@@ -8,7 +8,7 @@ import torch
 from longspan.attend import Attender, Observer
 from longspan.errors import CacheError
 from longspan.kernels import cpu
-from longspan.store import JoinedStores, KVStore
+from longspan.memory import JoinedStores, KVStore
 from support.attention import make_qkv
 from support.cases import ROPES, build
 from support.steps import SCALE, attender, counted

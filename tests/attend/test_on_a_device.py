@@ -8,8 +8,8 @@ import torch
 import longspan
 from longspan.attend import Attender, ForwardState, rows, tables
 from longspan.bands import KeyMap
+from longspan.memory import KVStore
 from longspan.rope import Rope, Table
-from longspan.store import KVStore
 from support.cases import ROPES, all_cases, every_other, inv_freq, make_qkv
 from support.steps import SCALE, attender, feed
 

@@ -7,10 +7,10 @@ import torch
 
 from longspan import ESA, InfLLM
 from longspan.attend import Attender
+from longspan.choosing.blocks import BlockSelector
+from longspan.choosing.tokens import TokenSelector
 from longspan.kernels import cpu
-from longspan.selection.blocks import BlockSelector
-from longspan.selection.tokens import TokenSelector
-from longspan.store import KVStore
+from longspan.memory import KVStore
 from longspan_eval.reproduce.ablations import AblatedESA
 from support.cases import HEAD, ROPES, WINDOW, assert_same, make_qkv
 from support.choices import calibration

@@ -7,11 +7,11 @@ import torch
 
 from longspan import ESA, InfLLM
 from longspan.attend import Attender, ForwardState
+from longspan.choosing.blocks import BlockSelector
+from longspan.choosing.tokens import TokenSelector
 from longspan.kernels.gpu import tiles
+from longspan.memory import KVStore
 from longspan.rope import Rope, Table
-from longspan.selection.blocks import BlockSelector
-from longspan.selection.tokens import TokenSelector
-from longspan.store import KVStore
 from support.cases import HEAD, ROPES, WINDOW, assert_same, inv_freq, make_qkv
 from support.choices import calibration
 

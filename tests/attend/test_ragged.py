@@ -7,7 +7,7 @@ import torch
 
 from longspan.attend import Attender
 from longspan.kernels import cpu
-from longspan.store import KVStore
+from longspan.memory import KVStore
 from support.attention import make_qkv
 from support.cases import ROPES, build
 from support.steps import SCALE, assert_alike, counted

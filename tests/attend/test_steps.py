@@ -10,8 +10,8 @@ import torch
 from longspan import errors
 from longspan.attend import Attender, Observer
 from longspan.kernels import cpu
+from longspan.memory import KVStore
 from longspan.rope import Rope, Table
-from longspan.store import KVStore
 from support.cases import HEAD, ROPES, all_cases, assert_lse_within_budget, build, every_other, make_qkv
 from support.choices import calibration
 from support.steps import PROMPT, SCALE, N, assert_alike, attender, both, feed

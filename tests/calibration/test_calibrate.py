@@ -14,11 +14,12 @@ from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.calibration import Calibration, recall
 from longspan.documents import fingerprint
 from longspan.errors import AttachError, CalibrationError
-from longspan.hf import calibrate_each, calibrating, measure_recall
+from longspan.hf import calibrate_each, measure_recall
 from longspan.hf.attach import attachment_of
-from longspan.hf.calibrating import check_calibration
-from longspan.hf.collect import collect, encode, token_chunks
-from longspan.hf.weights import weights_hash
+from longspan.hf.calibration import calibrate as calibrating
+from longspan.hf.calibration.calibrate import check_calibration
+from longspan.hf.calibration.collect import collect, token_chunks, token_ids
+from longspan.model.weights import weights_hash
 from support.hf_models import VOCABULARY, WINDOW, falcon, make, prompts
 from support.scaled_weight import Scaled
 
@@ -205,7 +206,7 @@ def test_pieces_begin_as_the_tokenizer_begins_texts(bundled):
 
 
 def ids_of(tokenizer, text):
-    return encode(tokenizer, text)
+    return token_ids(tokenizer, text)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +337,7 @@ def test_recall_of_three_solvers_on_the_bundled_model(bundled):
     model, tokenizer = bundled
     text = heldout_text()
     made = calibrate_each(model, [text[150_000:]], tokenizer=tokenizer, tokens=6144, progress=False)
-    report = measure_recall(model, list(made.values()), [encode(tokenizer, text)[:2048]], queries=32, progress=False)
+    report = measure_recall(model, list(made.values()), [token_ids(tokenizer, text)[:2048]], queries=32, progress=False)
     assert (report.top, report.keys, report.queries, report.channels) == (128, 2048 - 8 - 32 - 256, 32, 64)
     assert report.layers == list(range(model.config.num_hidden_layers))
     for kind in ("layer", "heads"):
@@ -346,7 +347,7 @@ def test_recall_of_three_solvers_on_the_bundled_model(bundled):
         model, [text[150_000:]], solvers=["pca"], tokenizer=tokenizer, tokens=4096, reduced=64, reduced_per_head=32,
         progress=False,
     )  # fmt: skip
-    exact = measure_recall(model, list(whole.values()), [encode(tokenizer, text)[:1024]], queries=8, progress=False)
+    exact = measure_recall(model, list(whole.values()), [token_ids(tokenizer, text)[:1024]], queries=8, progress=False)
     assert min(min(row.layer, row.heads) for row in exact.rows) > 0.995
 
 

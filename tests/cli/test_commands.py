@@ -136,8 +136,8 @@ def test_one_greedy_answer_whatever_the_generation_config_says(run, folder, tmp_
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_terminal_does_not_obey_an_answer(run, folder, monkeypatch, terminal):
-    monkeypatch.setattr("longspan.detokenize.IncrementalDetokenizer.add", lambda self, token: "a\x1b[2Jb")
-    monkeypatch.setattr("longspan.detokenize.IncrementalDetokenizer.end", lambda self: "")
+    monkeypatch.setattr("longspan.text.detokenize.IncrementalDetokenizer.add", lambda self, token: "a\x1b[2Jb")
+    monkeypatch.setattr("longspan.text.detokenize.IncrementalDetokenizer.end", lambda self: "")
     monkeypatch.setattr("longspan.cli.ask.sys", SimpleNamespace(stdout=(out := StringIO())))
     out.isatty = lambda: terminal
     ran = run("generate", "--model", folder, "--prompt", "Hello", "--max-new-tokens", 1)

@@ -66,7 +66,7 @@ def test_a_config_without_a_window(run, no_window):
 
 
 def test_weights_that_do_not_fit_are_not_loaded(run, folder, monkeypatch):
-    monkeypatch.setattr("longspan.hf.auto.free_memory", lambda device: 1000)
+    monkeypatch.setattr("longspan.machine.memory.free_memory", lambda device: 1000)
     monkeypatch.setattr("longspan.cli.doctor.load_model", lambda *args, **options: pytest.fail("it was loaded"))
     ran = run("doctor", folder)
     assert ran.code == 1 and "its weights take" in ran.err and len(ran.err.splitlines()) == 1

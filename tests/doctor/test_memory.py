@@ -10,12 +10,12 @@ import torch
 import longspan
 from longspan import bundled_calibration
 from longspan.bundled import load_bundled
+from longspan.choosing.cost import UnitCost
+from longspan.choosing.top_k_tokens import TopKTokens
 from longspan.doctor.memory import LayerShape, Needs, index_bytes, needs, shapes, tiers, weights_of
 from longspan.hf.attach import examine
+from longspan.memory.buffer import SPARE
 from longspan.methods import METHODS, LMInfinite
-from longspan.selection.cost import UnitCost
-from longspan.selection.top_k_tokens import TopKTokens
-from longspan.store.buffer import SPARE
 from support.hf_models import make, prompts
 
 N = 600

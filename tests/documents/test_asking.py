@@ -9,10 +9,10 @@ import torch
 
 import longspan
 from longspan.bundled import heldout_text, load_bundled
-from longspan.documents import usage
 from longspan.documents.conversation import Conversation
 from longspan.errors import DocumentError
 from longspan.hf.argument import CACHE_ARGUMENT
+from longspan.machine import usage
 from longspan.methods.parse import parse_method
 from support.token_texts import without_first_space
 

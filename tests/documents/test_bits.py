@@ -13,8 +13,8 @@ from longspan.documents.contents import Contents, attached
 from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, forward, read_on
 from longspan.hf import tiers
+from longspan.memory import Spill
 from longspan.methods import METHODS
-from longspan.store import Spill
 from support.cases import WINDOW, build
 from support.hf_models import _COMMON, gemma3n, gemma4, make, mllama, prompts
 from support.hf_models import build as build_model
@@ -190,7 +190,7 @@ def test_rows_of_a_batch_and_copies(family, question):
 
 def test_without_mapping(model, question, monkeypatch):
     """A system that cannot map files at chosen addresses reads them."""
-    monkeypatch.setattr("longspan.store.segments.can_map", lambda: False)
+    monkeypatch.setattr("longspan.memory.segments.can_map", lambda: False)
     for name in ("dca", "longheads", "infllm"):
         with longspan.extended(model, name):
             same(model, question)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from longspan.documents import fingerprint
-from longspan.hf.weights import weights_hash
+from longspan.model.weights import weights_hash
 
 
 def test_a_weight_whose_size_fp32_rounds_up():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longspan.errors import DocumentError
-from longspan.extract import extract
+from longspan.text.extract import extract
 
 pytest.importorskip("selectolax")
 

@@ -17,7 +17,7 @@ from longspan.documents.facts import layout_for
 from longspan.documents.folder import Folder
 from longspan.documents.layout import _spread, encode_text, find_layout, head_of
 from longspan.errors import DocumentError
-from longspan.extract import extract, is_plain
+from longspan.text.extract import extract, is_plain
 
 CHATML = (
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}</s>\n{% endfor %}"
@@ -245,7 +245,7 @@ def test_defects_of_a_pdf_are_one_warning(tmp_path, caplog):
 def test_without_the_extra(tmp_path, monkeypatch):
     pdf(tmp_path / "a.pdf", "x")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("longspan.extract.find_spec", lambda name: None)
+    monkeypatch.setattr("longspan.text.extract.find_spec", lambda name: None)
     with pytest.raises(DocumentError, match=r"pip install 'longspan\[files\]'"):
         extract(tmp_path / "a.pdf")
     assert is_plain(Path("a.txt")) and is_plain(Path("-")) and not is_plain(Path("a.PDF"))

@@ -326,7 +326,7 @@ def test_a_model_that_cannot_be_eager_is_refused_for_what_differs(monkeypatch):
 
     # Whatever the model gives is another thing, and there is no eager attention to ask.
     monkeypatch.setattr(model, "set_attn_implementation", without_eager)
-    monkeypatch.setattr("longspan.hf.trial.tolerance", lambda dtype: -1.0)
+    monkeypatch.setattr("longspan.hf.probe.stock_check.tolerance", lambda dtype: -1.0)
     with pytest.raises(longspan.AttachError, match="differs from the stock model"):
         longspan.extend(model)
     assert model.config._attn_implementation == before

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import longspan
-from longspan.hf.window import says_window, trained_on
+from longspan.model.window import says_window, trained_on
 from longspan_eval.subject import Subject
 from support.hf_models import _COMMON, WINDOW, build, make, prompts
 

@@ -16,8 +16,8 @@ from longspan.attend import tables
 from longspan.attend.steps import token_cpu
 from longspan.hf import graphs as module
 from longspan.kernels.gpu import tiles
-from longspan.store import memory
-from longspan.store.buffer import SPARE
+from longspan.memory import mapped as memory
+from longspan.memory.buffer import SPARE
 from support.hf_models import _COMMON, FAMILIES, WINDOW, build, greedy_steps, left_padded, make, prompts
 
 pytest.importorskip("triton")

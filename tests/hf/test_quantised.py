@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 import longspan
 from longspan.bundled import FOLDER, heldout_text
 from longspan.errors import AttachError, DocumentError
-from longspan.hf.weights import weights_hash
+from longspan.model.weights import weights_hash
 from support.hf_models import make
 
 TEXT = heldout_text()[:3000]

@@ -153,7 +153,7 @@ def test_positions_of_images_are_refused(model):
     """As models of images and text pass them to their decoder: a row for each axis."""
     same = torch.arange(40).expand(3, 1, -1)
     model.model(prompts(1, 40), position_ids=torch.arange(40)[None])
-    from longspan.hf.running import numbering
+    from longspan.hf.position_ids import numbering
 
     assert numbering(same, None, (0,), 0, 40, None) is None
     moved = same.clone()

@@ -16,7 +16,7 @@ import longspan
 from longspan.errors import CacheError
 from longspan.hf import tiers
 from longspan.hf.cache import StoreLayer
-from longspan.store import KVStore
+from longspan.memory import KVStore
 from support.hf_models import left_padded, make, prompts
 
 

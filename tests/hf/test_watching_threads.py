@@ -12,9 +12,9 @@ from rich.console import Console
 from torch import Tensor
 
 import longspan
-from longspan.hf import prefill
-from longspan.hf.collect import collect
-from longspan.hf.prefill import following
+from longspan.hf import progress_bar as prefill
+from longspan.hf.calibration.collect import collect
+from longspan.hf.progress_bar import following
 from support.hf_models import make, prompts
 
 pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("threads_switch_often")]

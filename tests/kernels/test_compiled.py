@@ -12,8 +12,8 @@ from longspan.bands import Band, Index, Interval, Origin
 from longspan.kernels import cpu
 from longspan.kernels.banded import banded, make_plan
 from longspan.kernels.gathered import gather_into, gathered
+from longspan.memory import KVStore
 from longspan.rope import Rope, Table
-from longspan.store import KVStore
 from support.cases import (
     HEAD,
     ROPES,

@@ -16,8 +16,8 @@ from longspan.bands import Index, Interval, KeyMap
 from longspan.kernels import softmax
 from longspan.kernels.banded import Banded, banded, make_plan, reference
 from longspan.kernels.gpu import launch, tiles
+from longspan.memory import KVStore
 from longspan.rope import Rope, Table
-from longspan.store import KVStore
 from support.cases import (
     HEAD,
     ROPES,

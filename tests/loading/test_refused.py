@@ -152,5 +152,5 @@ def test_packages_that_are_missing(tmp_path, whole, monkeypatch):
 
 
 def test_a_model_larger_than_memory(whole, monkeypatch):
-    monkeypatch.setattr("longspan.hf.auto.free_memory", lambda device: 1000)
+    monkeypatch.setattr("longspan.machine.memory.free_memory", lambda device: 1000)
     refused(whole, "memory", "bfloat16")

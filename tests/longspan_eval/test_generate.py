@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import longspan
-from longspan.answers import end_tokens
 from longspan.errors import LongspanError
+from longspan.text.ends import end_tokens
 from longspan_eval.generate import decode, prefill, read
 from longspan_eval.passkey import number_complete
 from longspan_eval.perplexity import perplexity, token_losses

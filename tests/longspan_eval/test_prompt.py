@@ -11,7 +11,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER, heldout_text
-from longspan_eval.filler import encode
+from longspan.text.encode import encode
 from longspan_eval.prompt import compose, cut_middle, fit
 
 BEFORE, AFTER, LEAD = "Read this.\n\n", "\n\nQuestion: who?\n", "Answer:"

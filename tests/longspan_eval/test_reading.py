@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from longspan.bundled import load_bundled
-from longspan.hf import prefill
-from longspan.hf.prefill import Prefill
+from longspan.hf import progress_bar as prefill
+from longspan.hf.progress_bar import Prefill
 from longspan_eval import workers
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.run import Bar, PromptWatch

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 import longspan
 from longspan.bundled import FOLDER, load_bundled
-from longspan.hf.weights import weights_hash
+from longspan.model.weights import weights_hash
 from longspan_eval.measure import Keys, TaskPrompt
 from longspan_eval.spec import parse_spec
 from longspan_eval.subject import Subject, tokenizer_hash

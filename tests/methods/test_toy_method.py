@@ -8,7 +8,7 @@ import torch
 import longspan
 from longspan.attend import Attender
 from longspan.cli.methods import describe
-from longspan.store import KVStore
+from longspan.memory import KVStore
 from longspan_eval.spec import parse_spec
 from support.attention import DTYPES, IMPLS, check
 from support.cases import all_cases, assert_same, in_pieces, make_qkv

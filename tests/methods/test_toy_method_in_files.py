@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOY = ROOT / "tests" / "support" / "toy_method.py"
-PARTS = ("selection", "methods", "oracle")
+PARTS = ("choosing", "methods", "oracle")
 SUITE = ("tests/methods/test_methods.py", "tests/attend/test_attend.py", "tests/attend/test_consistency.py")
 
 pytestmark = pytest.mark.long
@@ -31,7 +31,7 @@ def parts_of(text):
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    imports |= {"torch": "import torch", "LargestKeys": "from longspan.selection.largest_keys import LargestKeys"}
+    imports |= {"torch": "import torch", "LargestKeys": "from longspan.choosing.largest_keys import LargestKeys"}
     for name, start in begins.items():
         part = "\n".join(lines[start + 1 : edges[edges.index(start) + 1]])
         used = set(re.findall(r"\w+", part)) - {"LargestKeys"}
@@ -77,7 +77,7 @@ def test_five_files_are_touched(copied):
         "src/longspan/methods/__init__.py",
         "src/longspan/methods/largest_keys.py",
         "src/longspan/oracle/largest_keys.py",
-        "src/longspan/selection/largest_keys.py",
+        "src/longspan.choosing.largest_keys.py",
         "tests/support/variants.py",
     ]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import longspan
+from longspan.choosing import tokens
 from longspan.hf.attach import attachment_of
-from longspan.selection import tokens
 from longspan_eval.reproduce.ablations import AblatedLongHeads
 from support.hf_models import VOCABULARY, WINDOW, make
 

@@ -10,8 +10,8 @@ import pytest
 from longspan.methods.base import Method
 
 ROOT = Path(__file__).parents[2] / "src" / "longspan"
-AXES = "methods", "selection", "positions"
-RUN = "attend", "kernels", "hf", "index", "store"
+AXES = "methods", "selection", "choosing", "positions"
+RUN = "attend", "kernels", "hf", "memory", "model"
 # extend takes a name, a method or angles, and refuses anything else.
 ANY_METHOD = {("hf/prepare.py", Method.__name__)}
 

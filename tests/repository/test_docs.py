@@ -273,7 +273,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     reference_page = (tmp_path / "api" / "index.html").read_text(encoding="utf-8")
     assert 'id="longspan.extend"' in reference_page and "Let a model read beyond its window" in reference_page
     longheads = (tmp_path / "methods" / "longheads" / "index.html").read_text(encoding="utf-8")
-    assert longheads.count("<title>query ") > 200 and "src/longspan/index/chunks.py#L" in longheads
+    assert longheads.count("<title>query ") > 200 and "src/longspan/choosing/chunk_index.py#L" in longheads
 
 
 @pytest.mark.long

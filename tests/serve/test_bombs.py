@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longspan.errors import DocumentError
-from longspan.extraction import Extractor
+from longspan.text.extraction import Extractor
 from support.pdf_files import page_of, pdf_of
 from support.serving import chat
 

@@ -13,9 +13,9 @@ from transformers import Gemma2Config, Gemma2ForCausalLM
 
 import longspan
 from longspan.bundled import heldout_text, load_bundled
+from longspan.memory import segments
+from longspan.memory.mapped import RefusedError
 from longspan.serve.caches import Caches, PrefixCache, common_prefix
-from longspan.store import segments
-from longspan.store.memory import RefusedError
 from support.hf_models import gemma3n, lfm2, prompts, qwen3_next
 from support.serving import KEY, QUESTION, Served, cached, said, wait_for
 
@@ -423,7 +423,7 @@ def test_a_conversation_on_disk_that_cannot_be_opened_is_read_again(start, alone
     def refuse(*_, **__):
         raise RefusedError("Cannot allocate memory") if fails == "mapping" else OSError(errno.EIO, "Input/output error")
 
-    place = "longspan.store.segments._Region._mmap" if fails == "mapping" else "longspan.serve.caches.read_into"
+    place = "longspan.memory.segments._Region._mmap" if fails == "mapping" else "longspan.serve.caches.read_into"
     served = start(memory=0, kv_dir=tmp_path)
     turns = ["\nWhat then?"]
     expected = [text for text, *_ in alone(LONG, turns)]

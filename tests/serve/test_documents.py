@@ -160,7 +160,7 @@ def test_one_that_failed_is_read_at_the_next_start(start, book, tmp_path, monkey
         raise DocumentError("not under this method")
 
     with monkeypatch.context() as patch:
-        patch.setattr("longspan.serve.library.begin", refuse)
+        patch.setattr("longspan.serve.documents.library.begin", refuse)
         served = start(documents=place)
         id = served.add(book[:500])
         assert served.document(id)["status"] == "failed" and served.document(id)["error"] == "not under this method"

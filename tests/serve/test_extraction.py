@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longspan.errors import DocumentError
-from longspan.extraction import Extractor
+from longspan.text.extraction import Extractor
 from support.pdf_files import page_of
 from support.serving import chat, wait_for
 
@@ -95,7 +95,7 @@ def test_the_key_of_the_server_is_not_given_on(extractor, tmp_path, monkeypatch)
         return start(command, **options)
 
     monkeypatch.setenv("LONGSPAN_API_KEY", "secret")
-    monkeypatch.setattr("longspan.extraction.subprocess.Popen", spy)
+    monkeypatch.setattr("longspan.text.extraction.subprocess.Popen", spy)
     text_of(extractor(), tmp_path, GOOD)
     (environment,) = seen
     assert "secret" not in environment.values() and "PATH" in environment

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from longspan.documents import usage
+from longspan.machine import usage
 from support.serving import chat, events, wait_for
 
 CLIENTS, REQUESTS, TOKENS = 32, 300, 12

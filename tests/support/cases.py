@@ -12,9 +12,9 @@ from torch import Tensor
 from longspan import oracle as exact
 from longspan.attend import Attender, Observer
 from longspan.calibration import Calibration
+from longspan.memory import KVStore
 from longspan.methods import METHODS, Method
 from longspan.rope import Rope, Table, rotate
-from longspan.store import KVStore
 from longspan_eval.reproduce.ablations import ABLATIONS
 from support.variants import ABLATED, VARIANTS
 

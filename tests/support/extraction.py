@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from longspan.errors import DocumentError
-from longspan.extract import extract
+from longspan.text.extract import extract
 
 
 def seconds(path):

@@ -9,7 +9,7 @@ import torch
 
 from longspan.attend import Attender
 from longspan.kernels import cpu
-from longspan.store import KVStore
+from longspan.memory import KVStore
 
 SCALE = 0.25
 PROMPT, N = 110, 140  # past the end of the tables that are computed ahead

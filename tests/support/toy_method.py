@@ -16,17 +16,17 @@ from torch import Tensor
 
 from longspan.bands import AlwaysKept, Origin
 from longspan.calibration import Calibration
+from longspan.choosing.by_row import ByRow
+from longspan.choosing.queries import QueryBlock
+from longspan.choosing.selector import Chosen, Selector
 from longspan.methods import METHODS
 from longspan.methods.base import Method, require
 from longspan.oracle import Inputs, states
 from longspan.positions import ChosenPositionMap, FarPosition, InOrder
 from longspan.rope import Rope
-from longspan.selection.by_row import ByRow
-from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, Selector
 from support import variants
 
-# The selection with its selector: selection/largest_keys.py
+# The selection with its selector: choosing/largest_keys.py
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import LlamaConfig
 
 import longspan
-from longspan.hf.report import Report
+from longspan.model.report import Report
 from longspan.vllm import installed
 from support.hf_models import _COMMON, FAMILIES, VOCABULARY, build
 from support.vllm_engine import answers

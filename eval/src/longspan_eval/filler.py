@@ -6,6 +6,8 @@ import random
 from functools import lru_cache
 from typing import Any, Literal
 
+from longspan.text.encode import encode
+
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 FILLERS = ("noise", "prose")
 
@@ -60,8 +62,3 @@ def load_filler(tokenizer: Any, name: str, text: str | None = None) -> Filler:
 
         text = heldout_text()
     return Filler(tokenizer, text)
-
-
-def encode(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text, none added."""
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longspan.answers import end_tokens
 from longspan.errors import LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
+from longspan.text.ends import end_tokens
 from longspan_eval.perplexity import sliced_losses
 from longspan_eval.sample import NOT_FINITE
 

@@ -14,8 +14,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from longspan.beginning import beginning
-from longspan_eval.filler import NOISE, FillerName, encode, load_filler
+from longspan.text.encode import beginning, encode
+from longspan_eval.filler import NOISE, FillerName, load_filler
 from longspan_eval.task import Example
 
 NAME, VERSION = "passkey", 2

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from longspan.hf.prefill import Prefill
+from longspan.hf.progress_bar import Prefill
 from longspan.signals import deferred_signals
 from longspan_eval.run import Measured, Seen, Skip
 from longspan_eval.sample import Sample

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from longspan.beginning import beginning
-from longspan_eval.filler import encode
+from longspan.text.encode import beginning, encode
 
 Cut = Literal["middle", "left", "right"]
 

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from longspan.hf.prefill import Prefill, following
+from longspan.hf.progress_bar import Prefill, following
 from longspan_eval.estimate import Pace, duration
 from longspan_eval.sample import Sample
 from longspan_eval.schedule import CellPlan, Request

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from longspan.bundled import load_bundled
 from longspan.errors import out_of_memory
 from longspan.hf import restore
-from longspan.store import KVTier
+from longspan.memory import KVTier
 from longspan_eval.sample import Sample
 from longspan_eval.spec import MethodSpec
 

@@ -17,7 +17,7 @@ from longspan.methods.parse import no_method, parse_method, split_spec, written
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from longspan.store import KVTier
+    from longspan.memory import KVTier
 
 STOCK = "stock"  # the row of the model as transformers runs it, without longspan
 BUNDLED = "bundled"

@@ -11,9 +11,9 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, PreTra
 
 from longspan.bundled import FOLDER
 from longspan.documents.fingerprint import config_of
-from longspan.hf.fitting import dtype_name, model_name
-from longspan.hf.weights import weights_hash
-from longspan.hf.window import window_of
+from longspan.hf.calibration.check import dtype_name, model_name
+from longspan.model.weights import weights_hash
+from longspan.model.window import window_of
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from longspan.beginning import beginning
 from longspan.bundled import heldout_text
 from longspan.errors import LongspanError
+from longspan.text.encode import beginning, encode
 from longspan_eval.datafile import FileRef, given
 from longspan_eval.errors import DataError
-from longspan_eval.filler import encode
 from longspan_eval.task import Example, Record, Task
 
 Mode = Literal["new", "whole"]

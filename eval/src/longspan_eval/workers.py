@@ -19,7 +19,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from longspan.errors import LongspanError
-from longspan.hf.prefill import Prefill, following
+from longspan.hf.progress_bar import Prefill, following
 from longspan_eval.pool import Died, Load, together
 from longspan_eval.run import Measured, Seen, Skip
 from longspan_eval.sample import Sample

@@ -20,9 +20,9 @@ from longspan.attend.tables import Tables
 from longspan.calibration import Calibration
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl
+from longspan.memory import JoinedStores, KVStore
 from longspan.methods import Method
 from longspan.rope import Rope
-from longspan.store import JoinedStores, KVStore
 
 Step = Literal["auto", "token", "parts"]
 

@@ -12,19 +12,19 @@ from torch import Tensor
 from longspan.attend.observing import Observer
 from longspan.attend.ranks import Ranks
 from longspan.calibration import Calibration
+from longspan.choosing.base import Choosing
+from longspan.choosing.queries import QueryBlock
+from longspan.choosing.selector import SCORES_AT_ONCE, Chosen, Selector
 from longspan.errors import AttachError
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import resolve
 from longspan.kernels.gathered import Impl, gather_into
 from longspan.kernels.gpu import tiles
 from longspan.kernels.gpu.launch import unsupported_scale
+from longspan.memory import KVStore
 from longspan.methods import Method
 from longspan.positions import ChosenPositionMap
 from longspan.rope import CosSin, Rope, Table, cos_sin
-from longspan.selection import Choosing
-from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import SCORES_AT_ONCE, Chosen, Selector
-from longspan.store import KVStore
 
 _ON_A_GPU = 4  # times as many scores are held there, where every run of queries costs dozens of launches
 

@@ -9,8 +9,8 @@ from threading import get_ident, local
 import torch
 from torch import Tensor
 
-from longspan.selection import Choosing
-from longspan.selection.selector import Chosen
+from longspan.choosing.base import Choosing
+from longspan.choosing.selector import Chosen
 
 Range = tuple[int, int]  # tokens, first and one past the last
 

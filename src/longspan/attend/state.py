@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from longspan.choosing.queries import Shared
 from longspan.kernels.banded import BandAngles, Plan
 from longspan.rope import Table
-from longspan.selection.queries import Shared
 
 
 @dataclass(frozen=True, eq=False)

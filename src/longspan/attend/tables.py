@@ -15,11 +15,11 @@ from longspan.attend.ragged import stacked
 from longspan.attend.rows import RowTables
 from longspan.attend.state import Ranges, TokenSpan
 from longspan.bands import KeyMap
+from longspan.choosing.by_row import check_positions
 from longspan.kernels.banded import BandAngles, Plan, make_plan
 from longspan.methods import Method
 from longspan.rope import CosSin, Table, cos_sin
 from longspan.selection import Selection
-from longspan.selection.by_row import check_positions
 
 _CACHED = 64  # tables of so many tokens each that are kept, those used last, for rows of unequal padding among others
 

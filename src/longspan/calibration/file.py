@@ -34,7 +34,7 @@ class Calibration:
         reduced, reduced_per_head: ``d'`` and ``d''``.
         solver: the solver of the maps, a name in ``SOLVERS``.
         model_id: the model's name, for messages.
-        weights_sha256: the hash of the model's weights, from ``longspan.hf.weights.weights_hash``.
+        weights_sha256: the hash of the model's weights, from ``longspan.model.weights.weights_hash``.
         dtype: the dtype of the model during calibration, for messages; the hash covers it.
         window: the largest context of the queries and keys, in tokens.
         tokens: the number of tokens whose queries and keys the solver used.

@@ -13,7 +13,7 @@ from torch import Tensor
 from longspan.calibration.projection import Projection, flat_keys, flat_queries, group_sum
 from longspan.errors import CalibrationError
 from longspan.files import save_figure
-from longspan.tables import Column, Sheet, plain_text
+from longspan.terminal import Column, Sheet, plain_text
 
 
 def recall(q: Tensor, k: Tensor, projection: Projection, top: int) -> float:

@@ -76,7 +76,7 @@ def calibrate(
     report_content = None if report_text is None else read_text(report_text)
     loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
     from longspan.hf import calibrate_each, inspect, measure_recall
-    from longspan.hf.calibrating import recall_span
+    from longspan.hf.calibration.calibrate import recall_span
 
     tokenizer = load_tokenizer(model)
     console = notes(quiet)
@@ -116,11 +116,11 @@ def _report_ids(
     """The tokens of the report, int64 ``[N]``: from ``report_content``, or from ``contents`` after ``tokens``."""
     import torch
 
-    from longspan.hf.collect import encode
+    from longspan.hf.calibration.collect import token_ids
 
     if report_content is not None:
-        return encode(tokenizer, report_content)[:length]
-    ids = torch.cat([encode(tokenizer, text) for text in contents])
+        return token_ids(tokenizer, report_content)[:length]
+    ids = torch.cat([token_ids(tokenizer, text) for text in contents])
     # Calibration also counts the first token of each text, so the report never starts inside its tokens.
     rest = ids[tokens:][:length]
     if rest.numel() < min(length, 2 * window):

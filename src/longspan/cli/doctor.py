@@ -91,7 +91,7 @@ def _refuse_too_large(folder: Path) -> None:
     """Raise for a model folder whose weights do not fit into memory, before that is found out by loading them."""
     import torch
 
-    from longspan.hf.auto import free_memory
+    from longspan.machine.memory import free_memory
 
     # Some folders also have the same weights in one file of another name, which transformers does not load.
     shards = list(folder.glob("model*.safetensors")) or list(folder.glob("*.safetensors"))

@@ -11,7 +11,7 @@ import typer
 from longspan.cli import options
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import DocumentError, LongspanError, printable
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 
 if TYPE_CHECKING:
     from longspan.documents.folder import Folder

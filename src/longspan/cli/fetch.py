@@ -8,7 +8,7 @@ import typer
 
 from longspan.cli import options
 from longspan.cli.output import notes, print_json, say, wide
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 
 
 def fetch(

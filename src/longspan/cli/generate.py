@@ -49,10 +49,10 @@ def generate(
     import torch
 
     import longspan
-    from longspan.detokenize import TokenStreamer
     from longspan.documents.asking import ONE_ANSWER
-    from longspan.hf.fitting import model_name
+    from longspan.hf.calibration.check import model_name
     from longspan.methods.parse import written
+    from longspan.text.detokenize import TokenStreamer
 
     tokenizer = load_tokenizer(model)
     inputs = _encode(tokenizer, text, chat).to(loaded.device)

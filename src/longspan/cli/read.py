@@ -167,8 +167,8 @@ def _kept_words(out: Path) -> str | None:
 
 
 def _text(path: Path, *, console: Console, seconds: float, memory: int, size: int) -> str:
-    from longspan.extract import is_plain
-    from longspan.extraction import Extractor
+    from longspan.text.extract import is_plain
+    from longspan.text.extraction import Extractor
 
     if is_plain(path):
         return read_text(path)
@@ -203,7 +203,7 @@ def _progress(model: PreTrainedModel, console: Console, before: int) -> Iterator
         return
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from longspan.hf.prefill import following
+    from longspan.hf.progress_bar import following
 
     kept, total, began = before, 0, time.perf_counter()
     told = began

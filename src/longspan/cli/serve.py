@@ -156,8 +156,8 @@ def serve(
         sockets = stack.enter_context(bound(host, port))
         with hushed(quiet), refusals():
             import longspan
+            from longspan.memory import check_tier
             from longspan.serve.host import Host
-            from longspan.store import check_tier
 
             chosen = options.method_or_auto(method, (), None)
             check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 
 from longspan.doctor import page
 from longspan.doctor.findings import Findings
-from longspan.tables import plain_text
+from longspan.terminal import plain_text
 
 
 class Diagnosis(Findings):

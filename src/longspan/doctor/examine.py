@@ -11,6 +11,7 @@ from shlex import quote
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
+from longspan.choosing.base import Choosing
 from longspan.doctor import memory, untouched
 from longspan.doctor.diagnosis import Diagnosis
 from longspan.doctor.findings import Advice, Estimate, ModelFacts
@@ -19,17 +20,17 @@ from longspan.doctor.measuring import FIRST, PREFILL_CHUNK, lines, measure
 from longspan.errors import AttachError, LongspanError, check_count, check_number
 from longspan.hf import Report, extended
 from longspan.hf.attach import examine
-from longspan.hf.auto import MethodChoice, choose, free_memory, kv_bytes_per_token
-from longspan.hf.fitting import fitting
-from longspan.hf.layer import Layer
-from longspan.hf.parallel import split_reason
-from longspan.hf.placement import runs_on
-from longspan.hf.unwrap import module_of
-from longspan.hf.window import rope_types
+from longspan.hf.calibration.check import fitting
+from longspan.machine.memory import free_memory
+from longspan.memory import Tier
 from longspan.methods import Method
 from longspan.methods.parse import parse_method, written
-from longspan.selection import Choosing
-from longspan.store import Tier
+from longspan.model.auto import MethodChoice, choose, kv_bytes_per_token
+from longspan.model.layer import Layer
+from longspan.model.parallel import split_reason
+from longspan.model.placement import runs_on
+from longspan.model.unwrap import module_of
+from longspan.model.window import rope_types
 
 SECONDS = 6.0
 WINDOWS = 8  # of a text whose length was not given

@@ -10,7 +10,7 @@ from longspan.doctor.measuring import Run
 from longspan.doctor.memory import Fit, Needs
 from longspan.doctor.untouched import Untouched
 from longspan.hf import Report
-from longspan.store import Tier
+from longspan.memory import Tier
 
 VERSION = 2
 """Of what ``to_dict`` gives; a field that goes or changes its meaning makes a new one."""

@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from longspan.errors import LongspanError
-from longspan.hf.auto import free_memory
-from longspan.hf.cgroup import memory_left
-from longspan.hf.describe import describe_kernels
-from longspan.hf.tiers import IN_MEMORY, file_system
 from longspan.kernels.banded import Impl
-from longspan.store import check_tier
+from longspan.machine.cpu import cores, processor
+from longspan.machine.disk import IN_MEMORY, file_system
+from longspan.machine.memory import free_memory, memory_left, total_memory
+from longspan.memory import check_tier
+from longspan.model.describe import describe_kernels
 
 CPU = torch.device("cpu")
 _TRITON = "in Triton, for a GPU"
@@ -84,10 +84,10 @@ def look(kv_dir: str | os.PathLike[str] | None = None) -> Machine:
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     return Machine(
         system=f"{platform.system()} {platform.release()}, {versions}",
-        processor=_processor(),
-        cores=_cores(),
+        processor=processor(),
+        cores=cores(),
         threads=torch.get_num_threads(),
-        memory_total=_total(),
+        memory_total=total_memory(),
         memory_free=free,
         memory_limited=granted is not None and free == granted,
         disk=str(folder.resolve()),
@@ -123,22 +123,3 @@ def _gpu(number: int) -> Gpu:
     found = torch.cuda.get_device_properties(number)
     free, total = torch.cuda.mem_get_info(number)
     return Gpu(found.name, f"{found.major}.{found.minor}", total, free)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
-def _total() -> int | None:
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return None
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from longspan.hf.auto import MEMORY_SHARE
-from longspan.hf.layer import Layer
+from longspan.choosing.base import Choosing
+from longspan.machine.memory import SHARE
+from longspan.memory import Tier
 from longspan.methods import Method
-from longspan.selection import Choosing
-from longspan.store import Tier
+from longspan.model.layer import Layer
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Fit:
         tier: where keys and values lie.
         device, host, disk: bytes that the cache takes there.
         free: bytes that are free in the tier; None where the system does not say.
-        fits: whether it takes at most ``MEMORY_SHARE`` of what is free (all of a disk), there and on the device; None
+        fits: whether it takes at most ``SHARE`` of what is free (all of a disk), there and on the device; None
             where that is not known.
         longest: tokens up to which it does; None where nobody knows.
         reason: why this tier is not for this model or method, if it is not.
@@ -157,7 +157,7 @@ def tiers(
         selects: whether the method chooses keys, without which a GPU needs all of them.
     """
     found = []
-    near = None if device_free is None else round(device_free * MEMORY_SHARE)
+    near = None if device_free is None else round(device_free * SHARE)
     places: tuple[tuple[Tier, int | None], ...] = (("device", device_free), ("host", host_free), ("disk", disk_free))
     for tier, free in places:
         reason = None
@@ -170,7 +170,7 @@ def tiers(
         held["device"] += fixed
         held[tier] += need.keys_and_values
         grows += need.keys_and_values if tier == "device" else 0
-        room = free if tier == "disk" or free is None else round(free * MEMORY_SHARE)
+        room = free if tier == "disk" or free is None else round(free * SHARE)
         fits = longest = None
         if room is not None and near is not None:
             fits = held[tier] <= room and held["device"] <= near

@@ -12,7 +12,7 @@ from longspan.doctor.machine import Machine
 from longspan.doctor.untouched import Untouched
 from longspan.hf import Report
 from longspan.rope import Angles
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 
 _NEXT = "Next: longspan doctor MODEL --length 200k (MODEL is a model folder, a hub name, or 'bundled')"
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from longspan.calibration import Calibration
 from longspan.doctor.measuring import some_text
 from longspan.hf import Report, extended
-from longspan.hf.compare import error_of, tolerance
+from longspan.hf.probe.compare import error_of, tolerance
 from longspan.methods import Method
 
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longspan.detokenize import TokenStreamer
-from longspan.documents import usage
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
+from longspan.machine import usage
+from longspan.text.detokenize import TokenStreamer
 
 Stream = Callable[[str], None]
 # One greedy answer that is streamed, whatever the model's generation config says.

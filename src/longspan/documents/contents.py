@@ -20,8 +20,8 @@ from longspan.errors import DocumentError
 from longspan.hf.attach import attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
-from longspan.hf.parallel import split_reason
-from longspan.store.segments import Part
+from longspan.memory.segments import Part
+from longspan.model.parallel import split_reason
 
 NOWHERE = (-1, -1)  # the place of a token that is not of the text
 _BETWEEN = "\n\n"  # between two texts of one document

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longspan.answers import end_tokens
 from longspan.documents.asking import Answer, Stream
 from longspan.documents.document import Document, check_question
 from longspan.documents.layout import encode
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache
+from longspan.text.ends import end_tokens
 
 
 @dataclass(frozen=True)

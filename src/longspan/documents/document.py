@@ -23,8 +23,8 @@ from longspan.documents.saving import save_document
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
-from longspan.hf.unwrap import runnable
 from longspan.methods.parse import written
+from longspan.model.unwrap import runnable
 
 GRAIN = 64  # tokens of a passage where a method chooses smaller units
 

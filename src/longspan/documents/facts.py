@@ -16,7 +16,7 @@ from longspan.documents.folder import Folder
 from longspan.documents.layout import find_layout
 from longspan.documents.manifest import FORMAT, Facts, Layout, differences, plain, shown
 from longspan.errors import DocumentError
-from longspan.hf.fitting import dtype_name
+from longspan.hf.calibration.check import dtype_name
 from longspan.hf.hooks import Attachment
 from longspan.methods import METHODS, Method
 from longspan.version import __version__

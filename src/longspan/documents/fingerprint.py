@@ -17,8 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from longspan import files
 from longspan.files import cache_folder
-from longspan.hf.report import Report
-from longspan.hf.weights import named_weights, weights_hash
+from longspan.model.report import Report
+from longspan.model.weights import named_weights, weights_hash
 
 # Of a config, what says where it was loaded from or how it runs and nothing of what is computed.
 _PASSING = {"transformers_version", "attn_implementation", "dtype", "torch_dtype"}

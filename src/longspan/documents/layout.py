@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longspan.beginning import beginning
 from longspan.documents.manifest import Layout
 from longspan.errors import DocumentError
+from longspan.text.encode import beginning
+from longspan.text.encode import encode as plain_ids
 
 PLAIN = Layout("plain", "", "\n", "", "\n")
 _PLACES = re.compile(r"\{(document|question)\}")
@@ -73,8 +74,7 @@ def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
 def encode(tokenizer: Any, text: str) -> Tensor:
     """Ids ``[T]`` of what stands around a text, in which special tokens are such; raises as ``encode_text``."""
     _check_characters(text)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-    return torch.tensor(ids, dtype=torch.int64)
+    return torch.tensor(plain_ids(tokenizer, text), dtype=torch.int64)
 
 
 def encode_text(tokenizer: Any, text: str, joint: str = "") -> tuple[Tensor, Tensor]:

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from longspan.detokenize import IncrementalDetokenizer
 from longspan.documents.asking import Answer
 from longspan.documents.document import GRAIN, Document
 from longspan.documents.passages import Range, looked_at
 from longspan.documents.recorded import Recorded
 from longspan.files import write
 from longspan.recording import html
+from longspan.text.detokenize import IncrementalDetokenizer
 
 _BODY = """<header><h1>{question}</h1>
 <p id="answer" aria-label="the answer, token by token">{answer}</p>

@@ -30,11 +30,11 @@ from longspan.errors import DocumentError, check_count
 from longspan.hf import extend, restore
 from longspan.hf.attach import attachment_of
 from longspan.hf.hooks import Attachment
-from longspan.hf.unwrap import runnable
+from longspan.memory import KVTier
 from longspan.methods import LongHeads, Method
 from longspan.methods.parse import written
+from longspan.model.unwrap import runnable
 from longspan.rope import Angles
-from longspan.store import KVTier
 
 _ROOM = 4096  # tokens of questions and answers that methods reach beyond the text
 

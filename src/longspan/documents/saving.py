@@ -20,7 +20,7 @@ from longspan.documents.folder import CALIBRATION, Folder, data_name, state_byte
 from longspan.documents.manifest import Facts, Layout, Manifest, Segment, Stored
 from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
-from longspan.store.segments import read_into
+from longspan.memory.segments import read_into
 
 COPIED_AT_ONCE = 2**24  # bytes that are copied at a time
 

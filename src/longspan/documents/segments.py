@@ -15,7 +15,7 @@ from torch import Tensor
 
 from longspan.documents.manifest import ENTRIES, Segment, Stream, StreamSpan
 from longspan.errors import DocumentError
-from longspan.store.segments import ALIGN, Part, read_into, unit
+from longspan.memory.segments import ALIGN, Part, read_into, unit
 
 _EDGE = 4096  # bytes at both ends of a stream that are checked at every opening
 _MOST_ENTRIES = 64  # of an index, for each token

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from longspan.choosing.saved import Entries, SavableIndex, SavedIndex
+from longspan.choosing.selector import Selector
 from longspan.documents.manifest import ENTRIES, Stream
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
 from longspan.hf.stock import IdleLayer, keeps_nothing
 from longspan.hf.tiers import new_spill
-from longspan.index import Entries, SavableIndex, SavedIndex
-from longspan.selection.selector import Selector
-from longspan.store import KVTier
-from longspan.store.memory import Kind, TokenBlock
-from longspan.store.segments import Access, Part, lay
+from longspan.memory import KVTier
+from longspan.memory.mapped import Kind, TokenBlock
+from longspan.memory.segments import Access, Part, lay
 
 _VALUES = "values"
 _STOCK = ("stock keys", "stock values")
@@ -268,7 +268,7 @@ def _savable(index: object) -> TypeGuard[SavableIndex]:
     if isinstance(index, Selector) and type(index).extend is not Selector.extend:
         raise DocumentError(
             f"{type(index).__name__} keeps more than keys and values of a text and does not implement "
-            "longspan.index.SavableIndex; take a method of longspan.METHODS"
+            "longspan.choosing.saved.SavableIndex; take a method of longspan.METHODS"
         )
     return False
 

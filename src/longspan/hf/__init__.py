@@ -2,10 +2,10 @@
 
 from longspan.hf.attach import extend, extended, inspect, new_cache, restore
 from longspan.hf.cache import LongspanCache
-from longspan.hf.calibrating import calibrate, calibrate_each, measure_recall
+from longspan.hf.calibration.calibrate import calibrate, calibrate_each, measure_recall
 from longspan.hf.graphs import graphed
-from longspan.hf.prefill import progress
-from longspan.hf.report import LayerReport, Report
+from longspan.hf.progress_bar import progress
+from longspan.model.report import LayerReport, Report
 
 __all__ = [
     "LayerReport",

@@ -20,15 +20,15 @@ from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
 from longspan.hf.generation import shadow, unshadow
 from longspan.hf.hooks import Attachment
-from longspan.hf.layer import Layer
 from longspan.hf.prepare import ExtendOptions, prepare
-from longspan.hf.report import Report
 from longspan.hf.threads import alone
-from longspan.hf.unwrap import unwrap
 from longspan.kernels.banded import Impl
+from longspan.memory import KVTier
 from longspan.methods import Method
+from longspan.model.layer import Layer
+from longspan.model.report import Report
+from longspan.model.unwrap import unwrap
 from longspan.rope import Angles
-from longspan.store import KVTier
 
 _attached: WeakKeyDictionary[PreTrainedModel, Attachment] = WeakKeyDictionary()
 _changing = RLock()  # a probe sends the model's layers elsewhere for a while: no other thread may change it meanwhile
@@ -54,7 +54,7 @@ def extend(
         model: a causal transformers model with rotary positions; see the page on models for those that it rejects.
         method: a name in ``METHODS``, a method, scaled angles (full attention under those), or ``"auto"``, which
             chooses by ``length``, window, memory and calibration and reports the choice and the reason; see
-            ``longspan.hf.auto``.
+            ``longspan.model.auto``.
         window: the trained window in tokens; default: ``max_position_embeddings`` of the config.
         angles: scaled angles for the method.
         impl: the implementation of attention; see ``longspan.kernels.dispatch``. A named implementation runs or raises.

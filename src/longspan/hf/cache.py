@@ -16,11 +16,12 @@ from longspan.attend import Attender, LayerCall
 from longspan.errors import CacheError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.calls import Calls
-from longspan.hf.running import Forward, Numbering
+from longspan.hf.forward import Forward
+from longspan.hf.position_ids import Numbering
 from longspan.hf.stock import has_forgotten, keeps_a_state, keeps_nothing, stock_tensors
 from longspan.hf.tiers import refuse_offloaded
 from longspan.hf.untraced import untraced
-from longspan.store import KVStore, Tier
+from longspan.memory import KVStore, Tier
 
 
 class StoreLayer(CacheLayerMixin):

@@ -15,8 +15,8 @@ from transformers import Cache
 from longspan.attend import ForwardState, LayerCall
 from longspan.errors import CacheError
 from longspan.hf.argument import put_cache
+from longspan.memory import KVStore
 from longspan.methods import Method
-from longspan.store import KVStore
 
 Run = Callable[[Tensor, Tensor, Tensor, LayerCall, KVStore | None], Tensor]
 

@@ -11,8 +11,8 @@ from transformers import MaxLengthCriteria, PreTrainedModel
 from longspan.errors import CacheError, LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here
 from longspan.hf.cache import LongspanCache
+from longspan.hf.forward import NeverCopied
 from longspan.hf.hooks import Attachment
-from longspan.hf.running import NeverCopied
 
 
 class _Shadow(NeverCopied):

@@ -21,13 +21,13 @@ from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.hf.describe import unrecordable
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
-from longspan.hf.running import numbering
-from longspan.hf.unwrap import unwrap
+from longspan.hf.position_ids import numbering
 from longspan.kernels.gpu import tiles
-from longspan.store import Slot
+from longspan.memory import Slot
+from longspan.model.describe import unrecordable
+from longspan.model.unwrap import unwrap
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "cache", "past_key_values", "use_cache"}

@@ -20,24 +20,24 @@ from longspan.hf import interface
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here, put_cache
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.calls import compute, each_guess_alone
-from longspan.hf.joined import JoinedCache, members_of, release, take, unjoinable
-from longspan.hf.layer import Layer, scaling
-from longspan.hf.report import Report
-from longspan.hf.rotary import watched
-from longspan.hf.running import (
+from longspan.hf.forward import (
     Forward,
     NeverCopied,
-    by_token,
     refuse_inputs,
     refuse_missing,
     refuse_other_attention,
     refuse_strange,
 )
+from longspan.hf.joined import JoinedCache, members_of, release, take, unjoinable
+from longspan.hf.position_ids import by_token
+from longspan.hf.probe.frequencies import watched
 from longspan.hf.stock import stock_layers
 from longspan.hf.threads import calls_of
 from longspan.hf.tiers import new_store
 from longspan.hf.untraced import untraced
-from longspan.hf.unwrap import decoder_of
+from longspan.model.layer import Layer, scaling
+from longspan.model.report import Report
+from longspan.model.unwrap import decoder_of
 from longspan.rope import Rope
 
 # Sees what reaches the attention of an attached layer, before anything is done to it: the layer, its unrotated queries

@@ -11,11 +11,12 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from longspan.errors import CacheError
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.hf.running import Forward, Numbering
+from longspan.hf.forward import Forward
+from longspan.hf.position_ids import Numbering
 from longspan.hf.stock import keeps_nothing
 from longspan.hf.threads import calls_of
 from longspan.hf.untraced import untraced
-from longspan.store import JoinedStores
+from longspan.memory import JoinedStores
 
 
 def _refuse(*args: Any, **kwargs: Any) -> Any:

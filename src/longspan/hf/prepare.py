@@ -12,23 +12,24 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError, check_count
-from longspan.hf.auto import choose, free_memory, kv_bytes_per_token
-from longspan.hf.describe import describe, describe_decoding, describe_kernels, layer_notes
-from longspan.hf.fitting import fitting
-from longspan.hf.layer import Layer
-from longspan.hf.parallel import least, ranks_of, refuse_pipelined, refuse_uneven
-from longspan.hf.placement import refuse_unloaded, runs_on
-from longspan.hf.probe import probe
-from longspan.hf.report import Report
+from longspan.hf.calibration.check import fitting
+from longspan.hf.probe.layers import probe
+from longspan.hf.probe.stock_check import hold_to_stock
 from longspan.hf.tiers import prepare_tier
-from longspan.hf.trial import hold_to_stock
-from longspan.hf.unwrap import refuse_other_kinds, unwrap, wrapper_note
-from longspan.hf.window import refuse_moving_frequencies, trained_on
 from longspan.kernels.banded import Impl
+from longspan.machine.memory import free_memory
+from longspan.memory import KVTier
 from longspan.methods import METHODS, Full, Method
 from longspan.methods.parse import no_method, parse_method
+from longspan.model.auto import choose, kv_bytes_per_token
+from longspan.model.describe import describe, describe_decoding, describe_kernels, layer_notes
+from longspan.model.layer import Layer
+from longspan.model.parallel import least, ranks_of, refuse_pipelined, refuse_uneven
+from longspan.model.placement import refuse_unloaded, runs_on
+from longspan.model.report import Report
+from longspan.model.unwrap import refuse_other_kinds, unwrap, wrapper_note
+from longspan.model.window import refuse_moving_frequencies, trained_on
 from longspan.rope import Angles, Rope
-from longspan.store import KVTier
 
 
 class ExtendOptions(TypedDict, total=False):

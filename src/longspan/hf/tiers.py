@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 
 from longspan.errors import CacheError
-from longspan.hf.auto import free_memory
-from longspan.hf.layer import Layer
-from longspan.hf.placement import devices_of
+from longspan.machine.disk import IN_MEMORY, file_system
+from longspan.machine.memory import free_memory
+from longspan.memory import KVStore, KVTier, Spill, check_tier
 from longspan.methods import Method
-from longspan.store import KVStore, KVTier, Spill, check_tier
-
-IN_MEMORY = {"tmpfs", "ramfs"}
+from longspan.model.layer import Layer
+from longspan.model.placement import devices_of
 
 
 def refuse_offloaded(tier: KVTier, device: torch.device, selecting: bool) -> None:
@@ -84,18 +83,3 @@ def _notes(layers: list[Layer], tier: KVTier, path: Path | None) -> Iterator[str
     folder = path if path is not None else Path(tempfile.gettempdir())
     if tier in ("auto", "disk") and file_system(folder) in IN_MEMORY:
         yield f"{folder} is kept in memory by the system ({file_system(folder)}); pass kv_dir=, a folder on a disk"
-
-
-def file_system(folder: Path) -> str | None:
-    """The kind of file system a folder lies on, where the system says (Linux)."""
-    device = os.stat(folder).st_dev
-    ours = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        mount, _, rest = line.partition(" - ")
-        if mount.split()[2] == ours:
-            return rest.split()[0]
-    return None

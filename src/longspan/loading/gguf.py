@@ -125,7 +125,7 @@ def _convert_tokenizer(header: Header, folder: Path) -> None:
 def _refuse_too_large(header: Header, dtype: torch.dtype) -> None:
     import torch
 
-    from longspan.hf.auto import free_memory
+    from longspan.machine.memory import free_memory
 
     needed, free = header.parameters * dtype.itemsize, free_memory(torch.device("cpu"))
     if free is not None and needed > free:

@@ -67,7 +67,7 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-    from longspan.hf.window import says_window
+    from longspan.model.window import says_window
 
     if window is not None:
         check_count("--window", window)

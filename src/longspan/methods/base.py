@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, get_args
 
 from longspan.bands import Band, KeyMap
+from longspan.choosing.base import Choosing
 from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number, whole
 from longspan.positions import ChosenPositionMap, PositionMap
 from longspan.rope import Angles
-from longspan.selection import Choosing, Selection
+from longspan.selection import Selection
 from longspan.terms import head_sets
 
 if TYPE_CHECKING:

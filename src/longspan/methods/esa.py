@@ -13,7 +13,7 @@ from longspan.terms import Dense, Share
 
 if TYPE_CHECKING:
     from longspan.calibration import Calibration
-    from longspan.selection.tokens import Tokens
+    from longspan.choosing.tokens import Tokens
 
 Remap = Literal["far", "slots", "dca"]
 
@@ -112,7 +112,7 @@ class ESA(Method):
     uses_calibration = True
 
     def selection(self, window: int) -> Tokens:
-        from longspan.selection.tokens import Tokens
+        from longspan.choosing.tokens import Tokens
 
         initial, local, top_k, query_chunk = self._sizes
         return Tokens(

@@ -11,7 +11,7 @@ from longspan.positions import FarPosition
 from longspan.terms import Dense
 
 if TYPE_CHECKING:
-    from longspan.selection.blocks import Blocks
+    from longspan.choosing.blocks import Blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class InfLLM(Method):
     call_dependent = True
 
     def selection(self, window: int) -> Blocks:
-        from longspan.selection.blocks import Blocks
+        from longspan.choosing.blocks import Blocks
 
         own = self.initial, self.local, self.block, self.blocks, self.query_chunk, self.representatives
         return Blocks(*map(resolved, (*own, self.plain_queries(window))))

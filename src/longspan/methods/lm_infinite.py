@@ -10,7 +10,7 @@ from longspan.positions import CappedOrFar
 from longspan.selection import SinksAndRecent
 
 if TYPE_CHECKING:
-    from longspan.selection.top_k_tokens import TopKTokens
+    from longspan.choosing.top_k_tokens import TopKTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class LMInfinite(Method):
         return self.middle_top_k > 0
 
     def selection(self, window: int) -> SinksAndRecent | TopKTokens:
-        from longspan.selection.top_k_tokens import TopKTokens
+        from longspan.choosing.top_k_tokens import TopKTokens
 
         recent = resolved(self.recent)
         if not self.selects:

@@ -13,7 +13,7 @@ from longspan.positions import ChosenPositionMap, Chunked, FarPosition, InOrder
 from longspan.terms import ChunkScore, Dense, Share
 
 if TYPE_CHECKING:
-    from longspan.selection.chunks import Chunks
+    from longspan.choosing.chunks import Chunks
 
 Remap = Literal["slots", "far", "dca"]
 
@@ -36,7 +36,8 @@ class LongHeads(Method):
             a key head, which reads ``H / Hkv`` times fewer bytes; ``"head"``, each query head alone, as in the paper,
             whose models have one query head per key head; ``"layer"``, all heads ("heads fixed" in the paper's
             ablation).
-        score: the paper's ``"representation"`` of a chunk, or another score: see ``longspan.index.ChunkIndex``.
+        score: the paper's ``"representation"`` of a chunk, or another score of
+            ``longspan.choosing.chunk_index.ChunkIndex``.
         first_chunk: whether the first chunk is always kept.
         remap: the positions of kept chunks: ``"slots"``, as in the paper; ``"far"``, all but the local chunks at one
             far position (ESA's map); ``"dca"``, the positions of DCA.
@@ -86,7 +87,7 @@ class LongHeads(Method):
     selects = True
 
     def selection(self, window: int) -> Chunks:
-        from longspan.selection.chunks import Chunks
+        from longspan.choosing.chunks import Chunks
 
         size, count = self._lk
         return Chunks(

@@ -12,6 +12,8 @@ from torch import Tensor
 from longspan.attend.choosing import Chooser
 from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
+from longspan.choosing.chunks import Chunks
+from longspan.choosing.queries import QueryBlock
 from longspan.kernels import cpu
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
@@ -22,8 +24,6 @@ from longspan.paged.few import FewTokens
 from longspan.paged.pages import NewTokens
 from longspan.paged.step import Step
 from longspan.rope import Rope
-from longspan.selection.chunks import Chunks
-from longspan.selection.queries import QueryBlock
 
 
 class PagedAttention:

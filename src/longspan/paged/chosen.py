@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from longspan.attend.tables import Tables
+from longspan.choosing.chunks import Chunks
+from longspan.choosing.queries import QueryBlock
+from longspan.choosing.selector import Chosen, Selector
 from longspan.kernels.gathered import Impl, PerQueryChunk, gather_into
 from longspan.paged.bounds import bounds, last_pages
 from longspan.paged.pages import all_tokens, as_slice, page_step
 from longspan.rope import CosSin, Rope, Table, cos_sin
-from longspan.selection.chunks import Chunks
-from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Chosen, Selector
 
 BOUNDS_AT_ONCE = 1 << 14  # chunks whose bounds are copied at once (8 key heads of 128 channels in fp32: 128 MB)
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
+from longspan.choosing.chunks import Chunks
 from longspan.kernels.banded import BandAngles, Plan
 from longspan.paged.bounds import Updates
 from longspan.paged.few import FewTokens, indices
 from longspan.paged.pages import NewTokens, Slots, as_slice
 from longspan.rope import CosSin, Table, cos_sin
-from longspan.selection.chunks import Chunks
 
 FEW = 4  # new tokens up to which a request's keys are read in their pages, once for each; of more they are copied once
 

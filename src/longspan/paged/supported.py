@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from longspan.choosing.chunks import Chunks
 from longspan.errors import AttachError
 from longspan.methods import Method
 from longspan.positions import Chunked
-from longspan.selection.chunks import Chunks
 
 _CHOSEN = "longheads with score=bounds and remap=dca"
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from longspan.attend import Choice
+from longspan.choosing.base import Choosing
 from longspan.methods import Method
-from longspan.selection import Choosing
 
 NOT, FORCED, CHOSEN = 0, 1, 2
 

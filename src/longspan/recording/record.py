@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from longspan.attend import Choice, Observer
 from longspan.errors import LongspanError
 from longspan.hf.attach import attachment_of
-from longspan.hf.parallel import split_reason
 from longspan.methods import Method
+from longspan.model.parallel import split_reason
 
 Queries = Literal["last", "all"]
 Threads = Literal["all", "this"]

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from longspan.errors import LongspanError
 from longspan.serve import answers, schema
-from longspan.serve.documents import routes as document_routes
+from longspan.serve.documents.routes import routes as document_routes
 from longspan.serve.errors import ApiError, error_body
 from longspan.serve.events import AttendedPassages, Delta, Event, Finished
 from longspan.serve.generation import Generation, GenerationRequest

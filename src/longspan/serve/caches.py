@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 from transformers import PreTrainedModel
 
+from longspan.choosing.unit_index import UnitIndex
 from longspan.documents import Document
 from longspan.documents.contents import Contents, attached
 from longspan.documents.encoded import InMemory
@@ -25,10 +26,9 @@ from longspan.documents.segments import size_of, write_at
 from longspan.documents.streams import State
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.index.rows import UnitIndex
+from longspan.memory.segments import mappings, most_mappings, read_into
 from longspan.serve.engine import log
 from longspan.serve.settings import most_files
-from longspan.store.segments import mappings, most_mappings, read_into
 
 _MIN_SHARED = 16  # tokens that a shared beginning has to have to be worth a copy
 _COPY_COST = 20  # reading a token costs more than copying so many

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longspan.answers import end_tokens
-from longspan.detokenize import IncrementalDetokenizer
 from longspan.documents import Document
 from longspan.documents.document import GRAIN
 from longspan.documents.passages import Range, looked_at, ranked
@@ -30,6 +28,8 @@ from longspan.serve.events import AttendedPassages, Delta, Emit, Finish, Finishe
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token
 from longspan.serve.stops import StopStrings
+from longspan.text.detokenize import IncrementalDetokenizer
+from longspan.text.ends import end_tokens
 
 _CAPACITY = 1024  # ids of an answer that are allocated at a time
 _WRITTEN_AT_ONCE = 32  # tokens of an answer that is not streamed; of more, other requests would wait for the text

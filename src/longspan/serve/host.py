@@ -15,18 +15,18 @@ from longspan.documents.contents import attached
 from longspan.documents.folder import Folder
 from longspan.documents.layout import find_layout
 from longspan.errors import LongspanError
-from longspan.extraction import Extractor
 from longspan.serve.caches import Caches
+from longspan.serve.documents.library import Library
+from longspan.serve.documents.record import DocumentRecord
 from longspan.serve.engine import Engine, QueueFull, log
 from longspan.serve.errors import ApiError, busy, draining
 from longspan.serve.events import Emit
 from longspan.serve.generation import Generation, GenerationRequest
-from longspan.serve.library import Library
 from longspan.serve.metrics import Metrics
 from longspan.serve.prompts import PreviousAnswers, Prompts, characters_of
-from longspan.serve.record import DocumentRecord
 from longspan.serve.settings import ServerSettings
 from longspan.serve.together import NextTokens
+from longspan.text.extraction import Extractor
 
 
 class Host:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from longspan import extraction
 from longspan.errors import LongspanError
+from longspan.text import extraction
 
 MIB = 2**20
 _SHARE = 8  # of the files that the process may have open: so many connections at most are answered, and wait

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, get_args
 
+from longspan.choosing.chunks import Chunks
 from longspan.errors import AttachError, LongspanError, check_count, did_you_mean
 from longspan.kernels.dispatch import Impl
 from longspan.methods import DCA, Method
 from longspan.methods.parse import build_method, split_spec
-from longspan.selection.chunks import Chunks
 
 KEY = "longspan"  # of vLLM's additional_config
 DUAL = "dual_chunk_attention_config"  # of a model's config: Qwen2.5-1M, Qwen3-2507

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from longspan.choosing.chunks import Chunks
+from longspan.choosing.tokens import Tokens
 from longspan.errors import LongspanError
 from longspan.methods import DCA, ESA, METHODS, LongHeads
-from longspan.selection.chunks import Chunks
-from longspan.selection.tokens import Tokens
 from longspan_eval import spec as specs
 from longspan_eval.reproduce.ablations import ABLATIONS, AblatedDCA, AblatedESA, AblatedLongHeads, parse_spec
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longspan.bundled import heldout_text
-from longspan_eval.filler import NOISE, encode
+from longspan.text.encode import encode
+from longspan_eval.filler import NOISE
 from longspan_eval.tasks.fragments import fitting, inside, listed, opening, piece
 from longspan_eval.tasks.haystack import Hay, HaySource, Needle, hide, noise, noise_tail, prose
 

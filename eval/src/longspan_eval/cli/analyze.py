@@ -86,8 +86,8 @@ def analyze(
 
     import longspan
     from longspan.hf import measure_recall
-    from longspan.hf.calibrating import recall_span
-    from longspan.hf.fitting import model_name
+    from longspan.hf.calibration.calibrate import recall_span
+    from longspan.hf.calibration.check import model_name
     from longspan_eval.analysis.study import inspect, summarise
     from longspan_eval.cli.analyzed import Analyzed
 
@@ -175,10 +175,9 @@ def _file_prompts(
     text: str, question: str, answer: str | None, tokenizer: Any, lengths: str | None, window: int
 ) -> Iterator[tuple[int, Question]]:
     """The first tokens of a text and the question after them, one prompt a length."""
-    from longspan.beginning import beginning
+    from longspan.text.encode import beginning, encode
     from longspan_eval.analysis.locate import locate
     from longspan_eval.analysis.study import Question
-    from longspan_eval.filler import encode
 
     body = beginning(tokenizer) + encode(tokenizer, text)
     asked = encode(tokenizer, f"\n{question}") if question else []

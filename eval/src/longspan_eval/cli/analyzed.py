@@ -17,7 +17,7 @@ from longspan.hf import Report
 from longspan.methods import Method
 from longspan.methods.parse import written
 from longspan.recording.page import chunk_texts, write_page
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 from longspan_eval.analysis.pictures import draw_positions, draw_selection, relative_positions
 from longspan_eval.analysis.study import Found, Inspection, LengthSummary
 from longspan_eval.sample import finite, versions

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from longspan.cli.output import say
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 from longspan_eval.estimate import duration
 from longspan_eval.journal import read_samples
 from longspan_eval.measure import Measure

@@ -32,7 +32,7 @@ from longspan_eval.windows import PERPLEXITY, STRIDE, Mode, check_texts, find_wi
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from longspan.store import KVTier
+    from longspan.memory import KVTier
     from longspan_eval.sample import Sample
     from longspan_eval.session import Session
     from longspan_eval.studies.eval import Evaluation

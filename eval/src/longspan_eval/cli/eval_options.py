@@ -14,7 +14,7 @@ from longspan.cli.texts import STDIN, read_text
 from longspan.errors import AttachError, LongspanError
 
 if TYPE_CHECKING:
-    from longspan.store import KVTier
+    from longspan.memory import KVTier
     from longspan_eval.spec import MethodSpec
     from longspan_eval.subject import Subject
 
@@ -84,7 +84,7 @@ def check_spec(
 
 def check_tier(kv_tier: str) -> KVTier:
     """The value of ``--kv-tier``, checked."""
-    from longspan import store
+    from longspan import memory as store
 
     try:
         store.check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks

@@ -17,7 +17,7 @@ from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
 from longspan.loading.models import load_model, load_tokenizer, quiet_transformers
 from longspan.loading.names import BUNDLED
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 from longspan_eval.cli.eval_options import MaxFullSeconds, RetryErrors, check_folder
 from longspan_eval.cli.results import check_measured, resumable, show_results
 
@@ -92,7 +92,7 @@ def reproduce(
         raise LongspanError("--model is missing: name a model folder, a hub name, or 'bundled'")
     _check_values(scale, scale_to, {"--max-minutes": max_minutes, "--max-full-seconds": max_full_seconds})
     from longspan.calibration import Calibration
-    from longspan.hf.calibrating import check_calibration
+    from longspan.hf.calibration.calibrate import check_calibration
     from longspan_eval.in_window import tasks_in_window
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.session import PaperSession

@@ -15,7 +15,7 @@ from rich.console import Console
 from longspan.cli.output import print_json, say
 from longspan.errors import LongspanError
 from longspan.signals import Stopped
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 
 if TYPE_CHECKING:
     from longspan_eval.journal import Journal

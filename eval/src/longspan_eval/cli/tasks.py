@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from longspan.errors import LongspanError, did_you_mean
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 from longspan_eval.windows import PERPLEXITY
 
 if TYPE_CHECKING:

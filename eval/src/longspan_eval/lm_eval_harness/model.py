@@ -15,11 +15,11 @@ from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 
 import longspan
-from longspan.beginning import beginning
 from longspan.errors import LongspanError, check_count
-from longspan.hf.report import Report
-from longspan.hf.window import window_of
 from longspan.loading.models import load_model, load_tokenizer
+from longspan.model.report import Report
+from longspan.model.window import window_of
+from longspan.text.encode import beginning
 from longspan_eval.lm_eval_harness.arguments import AUTO, UNLIMITED, row_by_row, row_of, told
 from longspan_eval.lm_eval_harness.synthetic import IDS, PROMPT
 from longspan_eval.spec import STOCK, MethodSpec, plain

@@ -7,9 +7,9 @@ from typing import Any
 from datasets import Dataset, Split
 from lm_eval.api.task import ConfigurableTask
 
-from longspan.beginning import beginning
 from longspan.errors import LongspanError
 from longspan.loading.models import load_tokenizer
+from longspan.text.encode import beginning
 from longspan_eval.lm_eval_harness.tasks import SYNTHETIC, prompts, study_of
 
 PROMPT, IDS = "prompt", "prompt_ids"

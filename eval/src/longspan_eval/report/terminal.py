@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from longspan.tables import Column, Sheet
+from longspan.terminal import Column, Sheet
 from longspan_eval.figure import Figure, short, wilson
 from longspan_eval.report.markdown import Figures
 from longspan_eval.spec import STOCK

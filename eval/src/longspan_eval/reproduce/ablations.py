@@ -16,6 +16,10 @@ from torch import Tensor
 
 from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
+from longspan.choosing.chunks import Chunks, ChunkSelector
+from longspan.choosing.queries import QueryBlock, Shared
+from longspan.choosing.selector import Chosen, See, Seen, Selector
+from longspan.choosing.tokens import Tokens, TokenSelector
 from longspan.errors import CalibrationError
 from longspan.kernels.dispatch import Impl
 from longspan.kernels.scores import dot_scores, relative_scores
@@ -24,10 +28,6 @@ from longspan.methods.base import require
 from longspan.positions import ChosenPositionMap, Chunked, InOrder, Unchanged
 from longspan.rope import Rope
 from longspan.selection import Selection
-from longspan.selection.chunks import Chunks, ChunkSelector
-from longspan.selection.queries import QueryBlock, Shared
-from longspan.selection.selector import Chosen, See, Seen, Selector
-from longspan.selection.tokens import Tokens, TokenSelector
 from longspan.terms import head_sets
 from longspan_eval import spec
 from longspan_eval.spec import MethodSpec

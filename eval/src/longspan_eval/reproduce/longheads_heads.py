@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from longspan.beginning import beginning
 from longspan.methods import LongHeads
+from longspan.text.encode import beginning, encode
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
 from longspan_eval.figure import Figure
-from longspan_eval.filler import encode
 from longspan_eval.measure import Measure
 from longspan_eval.reduce import Reduce, found, found_where, mean_of
 from longspan_eval.reproduce.ablations import parse_spec

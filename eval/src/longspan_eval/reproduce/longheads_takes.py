@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longspan.store import KVTier
+from longspan.memory import KVTier
 from longspan_eval.cell import Cell
 from longspan_eval.reduce import against, found, median_of
 from longspan_eval.reproduce.ablations import parse_spec

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from longspan.answers import end_tokens
-from longspan.store import KVTier
+from longspan.memory import KVTier
+from longspan.text.ends import end_tokens
 from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Question, inspect

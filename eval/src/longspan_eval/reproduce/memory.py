@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from longspan.hf.cgroup import number_in
+from longspan.machine.memory import number_in
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from longspan.beginning import beginning
 from longspan.bundled import heldout_text
-from longspan_eval.filler import encode
+from longspan.text.encode import beginning, encode
 from longspan_eval.measure import digest
 from longspan_eval.windows import STANDARD
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
-from longspan.beginning import beginning
-from longspan_eval.filler import encode
+from longspan.text.encode import beginning, encode
 from longspan_eval.task import Record
 
 _ANCHOR = "a"

@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from longspan.text.encode import encode
 from longspan_eval import metrics
 from longspan_eval.datafile import DataFile, FileRef, check_field, given
-from longspan_eval.filler import encode
 from longspan_eval.prompt import compose
 from longspan_eval.task import Example, Record, Task
 

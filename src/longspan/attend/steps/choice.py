@@ -14,10 +14,10 @@ from longspan.attend.layer import LayerCall
 from longspan.attend.ragged import Aligned
 from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
+from longspan.choosing.queries import QueryBlock
+from longspan.choosing.selector import Selector
+from longspan.memory import KVStore
 from longspan.rope import Rope, Table
-from longspan.selection.queries import QueryBlock
-from longspan.selection.selector import Selector
-from longspan.store import KVStore
 
 
 @dataclass(frozen=True)

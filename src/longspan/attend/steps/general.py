@@ -13,12 +13,12 @@ from longspan.attend.sinks import with_sinks
 from longspan.attend.state import TokenSpan
 from longspan.attend.steps.choice import AlikeRows, BandsAttended, GeneralChoice
 from longspan.attend.tables import Tables
+from longspan.choosing.unit_index import equal_runs
 from longspan.errors import CacheError
-from longspan.index import equal_runs
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
+from longspan.memory import Fetched, KVStore
 from longspan.rope import Rope
-from longspan.store import Fetched, KVStore
 
 
 class GeneralStep:

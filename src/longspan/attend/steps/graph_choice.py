@@ -12,14 +12,14 @@ from longspan.attend.choosing import Chooser
 from longspan.attend.layer import LayerCall
 from longspan.attend.steps.filled import HostFilled
 from longspan.attend.tables import Tables
+from longspan.choosing.by_row import check_positions
+from longspan.choosing.queries import QueryBlock, Shared
+from longspan.choosing.selector import Selector
 from longspan.errors import LongspanError
 from longspan.kernels import cpu
 from longspan.kernels.gathered import PerQueryChunk, PerRow, triton
 from longspan.kernels.gpu.launch import merge_into
-from longspan.selection.by_row import check_positions
-from longspan.selection.queries import QueryBlock, Shared
-from longspan.selection.selector import Selector
-from longspan.store import KVStore
+from longspan.memory import KVStore
 
 Run = tuple[int, int, int]  # the first row, one past the last, and their padding
 

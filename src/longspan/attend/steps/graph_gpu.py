@@ -12,11 +12,11 @@ from longspan.attend.sinks import with_sinks
 from longspan.attend.steps.filled import HostFilled
 from longspan.attend.steps.graph_choice import RecordedChoice, unrecordable_choice
 from longspan.attend.tables import Tables
+from longspan.choosing.unit_index import equal_runs
 from longspan.errors import CacheError, LongspanError
-from longspan.index import equal_runs
 from longspan.kernels.banded import triton
+from longspan.memory import KVStore
 from longspan.rope import CosSin, Table
-from longspan.store import KVStore
 
 
 def unrecordable_reason(tables: Tables) -> str | None:

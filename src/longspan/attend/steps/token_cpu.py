@@ -14,7 +14,8 @@ from longspan.attend.observing import Observer
 from longspan.attend.sinks import with_sinks
 from longspan.attend.steps.bound import BoundKernels, BoundRows
 from longspan.attend.tables import Tables
-from longspan.index import equal_runs
+from longspan.choosing.selector import Chosen, Selector
+from longspan.choosing.unit_index import equal_runs
 from longspan.kernels.decode import (
     BandRange,
     ChosenPositions,
@@ -24,9 +25,8 @@ from longspan.kernels.decode import (
     unsupported_reason,
 )
 from longspan.kernels.dispatch import Impl
+from longspan.memory import JoinedStores, KVStore, Placement, Slot
 from longspan.rope import Rope
-from longspan.selection.selector import Chosen, Selector
-from longspan.store import JoinedStores, KVStore, Placement, Slot
 
 
 class TokenStep:

@@ -20,10 +20,10 @@ from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import Line
 from vllm.v1.attention.backend import AttentionType
 
 from longspan.errors import AttachError
-from longspan.hf.describe import describe_kernels
-from longspan.hf.report import LayerReport, Report
-from longspan.hf.window import trained_on
 from longspan.methods import Method
+from longspan.model.describe import describe_kernels
+from longspan.model.report import LayerReport, Report
+from longspan.model.window import trained_on
 from longspan.paged.attention import PagedAttention
 from longspan.paged.supported import check_pages
 from longspan.rope import Rope, Table

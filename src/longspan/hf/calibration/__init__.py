@@ -1,0 +1,1 @@
+"""Make calibrations for a model."""

@@ -1,0 +1,1 @@
+"""The documents of a server: their routes, their library and their records."""

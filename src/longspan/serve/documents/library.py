@@ -1,0 +1,303 @@
+"""The documents of a server: a folder for each, named by its id, read in the background one after the other.
+
+In ``DIR/<id>/`` are ``meta.json``, written last when a text is taken in; ``text.txt`` until it is read; and
+``document``, what ``longspan.read`` keeps. Each text taken in is read, and a reading that was broken off is taken up
+again. ``DIR/.upload-*`` are files that come in; those of a server that was killed are removed at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+from secrets import token_hex
+from tempfile import NamedTemporaryFile
+from threading import Lock
+from typing import Any, BinaryIO
+
+from transformers import PreTrainedModel
+
+from longspan import files
+from longspan.documents import Document
+from longspan.documents.folder import Folder
+from longspan.documents.reader import Steps, begin
+from longspan.errors import DocumentError, LongspanError, one_line
+from longspan.serve.documents.record import META, DocumentRecord
+from longspan.serve.engine import Engine, log
+from longspan.text.extract import is_plain
+from longspan.text.extraction import Extractor
+
+ID = re.compile(r"doc-[0-9a-f]{24}")
+LONGEST_NAME = 255  # characters
+_TEXT, _DOCUMENT, _DELETED, _UPLOAD = "text.txt", "document", ".deleted-", ".upload-"
+
+
+class Library:
+    """All documents of a folder, which no other server has.
+
+    Args:
+        source: what the model was loaded from. layout: where texts stand, of new documents.
+        prefill_chunk: tokens that are read at a time. extractor: of the texts of PDF and HTML files.
+        longest: tokens of a prompt and its answer, which a document has to leave room in; None for no limit.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        engine: Engine,
+        extractor: Extractor,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        *,
+        source: str,
+        layout: str,
+        prefill_chunk: int,
+        longest: int | None = None,
+    ) -> None:
+        self._longest = longest
+        self._root, self._engine, self._model, self._extractor = root, engine, model, extractor
+        # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
+        self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
+        self._source, self._layout, self._prefill_chunk = source, layout, prefill_chunk
+        self._records: dict[str, DocumentRecord] = {}
+        self._lock = Lock()
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="longspan-documents")
+
+    def load(self) -> None:
+        """Load the documents of the folder, and remove what a killed server left."""
+        for path in sorted(self._root.iterdir()):
+            if path.name.startswith(_DELETED):
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(_UPLOAD):
+                path.unlink(missing_ok=True)
+            elif ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                self._load_record(path)
+
+    def _load_record(self, path: Path) -> None:
+        try:
+            said = json.loads(files.read(path / META))
+            name = str(said["name"]).encode("utf-8", "replace").decode()
+            record = DocumentRecord(
+                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path
+            )
+        except FileNotFoundError:  # its upload was not confirmed yet
+            shutil.rmtree(path, ignore_errors=True)
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("%s: is not a document of a server (%s); the server leaves it as it is", path, error)
+            return
+        self._records[record.id] = record
+        self._read(record)
+
+    def ready(self) -> list[Document]:
+        """The documents that can be asked."""
+        return [record.document for record in list(self._records.values()) if record.document is not None]
+
+    @property
+    def loaded(self) -> bool:
+        """Whether all that were read before are open."""
+        return not any(record.job is not None and record.opens for record in list(self._records.values()))
+
+    def counts(self) -> dict[str, int]:
+        """The number of documents by status."""
+        found = dict.fromkeys(("queued", "reading", "ready", "failed"), 0)
+        for record in list(self._records.values()):
+            found[record.status] += 1
+        return found
+
+    def all(self) -> list[DocumentRecord]:
+        """All documents, in the order of their creation."""
+        return sorted(self._records.values(), key=lambda record: (record.created_at, record.id))
+
+    def get(self, id: str) -> DocumentRecord | None:
+        """The document of an id; None if there is none."""
+        return self._records.get(id) if ID.fullmatch(id) else None
+
+    def add(self, name: str, content: BinaryIO, suffix: str = "") -> DocumentRecord:
+        """Add a document, which the engine reads in the background; its text is on the disk when this returns.
+
+        Args:
+            content: of the file. suffix: of the file's name; .pdf, .html and the like are extracted.
+
+        Raises:
+            DocumentError: there is no text in it. OSError: the disk is full.
+        """
+        kind = "" if is_plain(Path(f"x{suffix}")) else suffix.lower()
+        with NamedTemporaryFile(dir=self._root, prefix=_UPLOAD, suffix=kind, delete=False) as upload:
+            path = Path(upload.name)
+        try:
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+            text = self._extractor.text_of(path) if kind else _plain_text(path)
+            size = path.stat().st_size
+        finally:
+            path.unlink(missing_ok=True)
+        id = f"doc-{token_hex(12)}"
+        folder = self._root / id
+        record = DocumentRecord(id, name, int(time.time()), size, len(text), folder)
+        try:
+            folder.mkdir()
+            files.write(folder / _TEXT, text.encode("utf-8"))
+            record.write()
+            files.sync_folder(self._root)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._records[id] = record
+        self._read(record)
+        return record
+
+    def rename(self, record: DocumentRecord, name: str) -> None:
+        """Change the name of a document.
+
+        Raises:
+            OSError: the folder cannot be written to; the name is as before.
+        """
+        with self._lock:
+            before, record.name = record.name, name
+            try:
+                record.write()
+            except OSError:
+                record.name = before
+                raise
+
+    def delete(self, record: DocumentRecord) -> None:
+        """Delete a document; an answer that is being generated from it keeps its bytes until it ends.
+
+        Raises:
+            OSError: the folder cannot be written to; the document is there as before.
+        """
+        with self._lock:
+            if record.id not in self._records:
+                return
+            gone = self._root / f"{_DELETED}{record.id}"
+            record.folder.rename(gone)  # first: a job that is cancelled removes the folder
+            if record.job is not None:
+                record.job.cancelled = True
+            del self._records[record.id]
+            record.document = None
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def close(self) -> None:
+        """Stop encoding texts; the engine closes the readings."""
+        self._preparing.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, record: DocumentRecord) -> None:
+        record.opens = Folder(record.folder / _DOCUMENT).has_document()
+        record.job = job = _ReadingJob(record, self._longest, self._lock)
+        self._preparing.submit(self._prepare, record, job)
+
+    def _prepare(self, record: DocumentRecord, job: _ReadingJob) -> None:
+        """Encode a text, which takes a while, outside of the engine's thread."""
+        out = record.folder / _DOCUMENT
+        try:
+            if record.opens:
+                job.opener = lambda: Document.open(out, self._model, self._tokenizer_of_engine)
+            else:
+                text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(out).unfinished()
+                # A reading goes on as it began, whatever the server's prefill chunks and the document's name are now.
+                name, prefill_chunk = record.name, self._prefill_chunk
+                if begun is not None:
+                    name, prefill_chunk = begun.facts.sources[0].name, begun.facts.prefill_chunk
+                job.steps = begin(
+                    self._model, self._tokenizer, [(name, text)],
+                    layout=self._layout, prefill_chunk=prefill_chunk, out=out, source=self._source,
+                )  # fmt: skip
+        except Exception as error:
+            job.fail(error)
+            return
+        self._engine.read(job)
+
+
+class _ReadingJob:
+    """Reads a text, or opens one that was read; see ``engine.Job``.
+
+    Args:
+        lock: held while a document is deleted.
+    """
+
+    long = True
+
+    def __init__(self, record: DocumentRecord, longest: int | None, lock: Lock) -> None:
+        self._record, self._longest, self._lock = record, longest, lock
+        self.opener: Any = None
+        self.steps: Steps | None = None
+        self.cancelled = False
+        self._began, self._first = 0.0, 0
+
+    def step(self) -> bool:
+        record = self._record
+        if self.opener is not None:
+            document = self.opener()
+            # Their checksums are compared when they are first needed: a damaged document fails here, and no chat by it.
+            _ = document.contents.ids, document.text
+            self._done(document)
+            return False
+        assert self.steps is not None
+        if record.status != "reading":
+            record.status, self._began = "reading", time.perf_counter()
+        try:
+            record.tokens_read, record.tokens = next(self.steps)
+        except StopIteration as end:
+            self._done(end.value)
+            return False
+        if self._longest is not None and record.tokens >= self._longest:
+            self.steps.close()
+            raise LongspanError(
+                f"it has {record.tokens:,} tokens, but prompt and answer may have at most {self._longest:,} together, "
+                "so no question about it could be answered"
+            )
+        if not self._first:
+            self._first, self._began = record.tokens_read, time.perf_counter()  # an earlier process read some of it
+        else:
+            record.rate = (record.tokens_read - self._first) / (time.perf_counter() - self._began)
+        return True
+
+    def _done(self, document: Document) -> None:
+        record = self._record
+        with self._lock:
+            record.tokens = record.tokens_read = document.tokens
+            if not self.cancelled:
+                record.document, record.status = document, "ready"
+                with suppress(OSError):  # the document has its own
+                    (record.folder / _TEXT).unlink(missing_ok=True)
+            record.job = None
+        self._clear()
+
+    def close(self) -> None:
+        if self.steps is not None:
+            self.steps.close()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove the folder where a step that began before the document was deleted made it again."""
+        if self.cancelled:
+            shutil.rmtree(self._record.folder, ignore_errors=True)
+
+    def fail(self, error: Exception) -> None:
+        record = self._record
+        with self._lock:  # a deletion moves the folder away, which may be the error, and then cancels
+            cancelled, record.job = self.cancelled, None
+        if cancelled:
+            self._clear()
+            return
+        expected = isinstance(error, (LongspanError, OSError))
+        log.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
+        # The reading stays as it is, and is tried again at the next start, which may have another model or more room.
+        record.status, record.error = "failed", one_line(error)
+
+
+def _plain_text(upload: Path) -> str:
+    try:
+        text = files.read(upload).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"the file is not UTF-8 text ({error.reason} at byte {error.start})") from None
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.strip():
+        raise DocumentError("the file contains no text")
+    return text

@@ -1,0 +1,1 @@
+"""Texts: read from files, turned to tokens and back."""
