@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longspan.kernels.dispatch import resolve
 from longspan.kernels.gpu import tiles
-from longspan.kernels.topk import topk, triton
+from longspan.kernels.topk import TOPK, topk, triton
 
 pytest.importorskip("triton")
 
@@ -145,6 +146,9 @@ def test_a_named_kernel_runs_or_raises():
     "shape, name",
     [((1, 1, 1 << 18), "triton"), ((1, 1, 1 << 19), "torch"), ((8, 1 << 19), "triton"), ((32, 513, 64), "triton")],
 )
-def test_torch_keeps_few_long_rows(shape, name):
-    slower = ("triton",) if triton.slower(torch.empty(shape, device="meta")) else ()
-    assert resolve("auto", torch.device("cuda"), {"triton": lambda: None}, slower) == name
+def test_torch_keeps_few_long_rows(monkeypatch, shape, name):
+    scores = torch.empty(shape, device="meta")
+    monkeypatch.setitem(
+        TOPK.implementations, "triton", replace(TOPK.implementations["triton"], unsupported=lambda _: None)
+    )
+    assert TOPK.choose("auto", torch.device("cuda"), scores).backend.name == name

@@ -19,7 +19,7 @@ from longspan.attend.steps.token_cpu import TokenStep
 from longspan.attend.tables import Tables
 from longspan.calibration import Calibration
 from longspan.kernels import cpu
-from longspan.kernels.dispatch import Impl
+from longspan.kernels.dispatch import Impl, check_impl, runs_in_c
 from longspan.memory import JoinedStores, KVStore
 from longspan.methods import Method
 from longspan.rope import Rope
@@ -55,9 +55,9 @@ class Attender:
         step: Step = "auto",
         ranks: Ranks | None = None,
     ) -> None:
-        for name, value, known in (("impl", impl, get_args(Impl)), ("step", step, get_args(Step))):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        check_impl(impl)
+        if step not in get_args(Step):
+            raise ValueError(f"step must be one of {', '.join(get_args(Step))}, not {step!r}")
         method.check_calibration(calibration)
         method.check_reach(window)
         self.method, self.window, self.impl, self.calibration, self.step = method, window, impl, calibration, step
@@ -65,7 +65,7 @@ class Attender:
         self.tables = Tables(method, window, self.chooser)
         self._general, self._token = GeneralStep(self.tables, impl), TokenStep(self.tables, impl)
         # Scores and choices of a named implementation in torch's operations are computed by those too.
-        self._without_c = impl not in ("auto", "compiled")
+        self._without_c = not runs_in_c(impl)
 
     @property
     def stored_rotations(self) -> int:

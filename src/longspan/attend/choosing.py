@@ -16,10 +16,8 @@ from longspan.choosing.base import Choosing
 from longspan.choosing.queries import QueryBlock
 from longspan.choosing.selector import SCORES_AT_ONCE, Chosen, Selector
 from longspan.errors import AttachError
-from longspan.kernels import cpu
-from longspan.kernels.dispatch import resolve
-from longspan.kernels.gathered import Impl, gather_into
-from longspan.kernels.gpu import tiles
+from longspan.kernels.dispatch import Impl, considered
+from longspan.kernels.gathered import gather_into
 from longspan.kernels.gpu.launch import unsupported_scale
 from longspan.memory import KVStore
 from longspan.methods import Method
@@ -114,17 +112,14 @@ class Chooser:
         if selector.across is not None:  # how many go together depends on the machine, and all ranks sum as often
             return None
         given = queries.q, queries.keys, queries.values
-
-        def on_a_gpu() -> str | None:
-            return unsupported_scale(queries.scale) or tiles.unsupported_reason(*given)
-
-        if self.impl == "triton":
-            return "triton" if on_a_gpu() is None else None
-        if self.impl == "auto" and resolve("auto", queries.q.device, {"triton": on_a_gpu}) == "triton":
-            return "auto"
-        plain = out.dtype == queries.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
-        in_c = self.impl in ("auto", "compiled") and plain and cpu.unsupported_reason(*given) is None
-        return "auto" if in_c else None
+        able = (one for one in considered(self.impl, queries.q.device) if one.many_chunks)
+        backend = next((one for one in able if one.unsupported(*given) is None), None)
+        if backend is None:
+            return None
+        if backend.in_c:
+            plain = out.dtype == queries.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
+            return "auto" if plain else None
+        return self.impl if unsupported_scale(queries.scale) is None else None
 
     def recording(self) -> Observer | None:
         """The observer, if it records the forward that this thread is in: all others run as if there were none."""

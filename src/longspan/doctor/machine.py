@@ -116,7 +116,7 @@ def _kind(name: str, impl: Impl, device: torch.device) -> Kernels:
         return Kernels(
             name, False, str(error).removeprefix(f"impl='{impl}' cannot run: ").partition("; leave it out")[0]
         )
-    return Kernels(name, True, words.removeprefix("compiled; ") if impl == "compiled" else f"on {device}")
+    return Kernels(name, True, words.removeprefix(f"{impl}; ") if words != impl else f"on {device}")
 
 
 def _gpu(number: int) -> Gpu:

@@ -18,6 +18,7 @@ from longspan.documents.reading import forward
 from longspan.errors import DocumentError, LongspanError
 from longspan.hf.hooks import Attachment
 from longspan.kernels import cpu
+from longspan.kernels.dispatch import runs_in_c
 
 _TOKENS, _MOST = 2, 4  # that are read once more; that a manifest may ask for
 _PLACES = 32  # logits that are kept
@@ -28,7 +29,7 @@ def make_canary(model: PreTrainedModel, attachment: Attachment, contents: Conten
     tokens = contents.ids[-_TOKENS:]
     logits = _logits(model, attachment, contents, tokens)
     attender = attachment.attender
-    if attender.impl == "compiled":  # which runs or raises, so others compute by one that may do without C
+    if attender.impl != "auto" and runs_in_c(attender.impl):  # it runs or raises; "auto" may do without C
         attender = Attender(attender.method, attender.window, calibration=attender.calibration)
     with cpu.disabled():  # torch's operations: what another machine may differ by
         other = _logits(model, attachment, contents, tokens, attender)

@@ -1,54 +1,123 @@
-"""One rule for all kernels: the implementation that runs."""
+"""Which implementation of a kernel runs.
+
+A ``Backend`` is a way to run kernels, such as C on a CPU. A ``Kernel`` has an ``Implementation`` by each backend that
+offers one. Both are registered; no other module compares a backend's name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
 
-Impl = Literal["auto", "triton", "compiled", "flash_cpu", "torch", "reference"]
-Reasons = Mapping[str, Callable[[], str | None]]
+Impl = str  # "auto", or the name of a backend
 
-# Order of "auto" by the device of the queries, first to last. "torch" follows; "reference" runs only if it is named.
-ORDER: Mapping[str, tuple[Impl, ...]] = {"cuda": ("triton",), "cpu": ("compiled", "flash_cpu")}
-
-_FLASH_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+BACKENDS: dict[str, Backend] = {}
 
 
-def resolve(impl: Impl, device: torch.device, unsupported: Reasons, slower: Collection[str] = ()) -> Impl:
-    """The implementation that runs.
+@dataclass(frozen=True, eq=False)
+class Backend:
+    """A way to run kernels.
 
-    Args:
-        impl: ``"auto"``, which takes the first of ``ORDER`` that can run here, or a name.
-        device: of the queries.
-        unsupported: for each implementation besides ``torch`` and ``reference``, which every kernel has and which run
-            everywhere, a function that returns the reason why it cannot run on these inputs, or None.
-        slower: implementations that ``"auto"`` passes over, because others are faster on inputs of these sizes.
+    Attributes:
+        name: its name as ``impl=`` takes it.
+        device: the type of the devices on which ``"auto"`` takes it; ``"any"`` for all; None if it runs only by name.
+        unsupported: a function of tensors that returns why no kernel of it can run on them, or None.
+        note: the words of a report on ``"auto"``, if it takes this backend first.
+        details: a function that returns the version of a compiler, or None.
+        in_c: whether scores, choices and whole decoding steps run in C beside its kernels.
+        many_chunks: whether its kernels take several query chunks, each with tokens of its own, in one call.
+    """
+
+    name: str
+    device: str | None
+    unsupported: Callable[..., str | None] = lambda *_: None
+    note: str = ""
+    details: Callable[[], str | None] = lambda: None
+    in_c: bool = False
+    many_chunks: bool = False
+
+
+def register(backend: Backend) -> Backend:
+    """Add a backend. Of those for one type of device ``"auto"`` prefers what was registered first.
 
     Raises:
-        ValueError: there is no implementation of this name, or the named one cannot run here.
+        ValueError: there is one of this name.
     """
-    if impl == "auto":
-        for name in ORDER.get(device.type, ()):
-            if name in unsupported and name not in slower and unsupported[name]() is None:
-                return name
-        return "torch"
-    if impl not in get_args(Impl):
-        raise ValueError(f"impl must be one of {', '.join(get_args(Impl))}, not {impl!r}")
-    if impl in ("torch", "reference"):
-        return impl
-    reason = unsupported[impl]() if impl in unsupported else "this kernel has no such implementation"
-    if reason is not None:
-        raise ValueError(f"{impl} cannot run here: {reason}; use impl='torch'")
-    return impl
+    if backend.name == "auto" or BACKENDS.setdefault(backend.name, backend) is not backend:
+        raise ValueError(f"there is a backend {backend.name!r}; take another name")
+    return backend
 
 
-def flash_unsupported_reason(q: Tensor, softcap: float | None) -> str | None:
-    """Why torch's flash attention for CPU cannot run on queries ``q`` of any shape, or None."""
-    if q.device.type != "cpu":
-        return f"the tensors are on {q.device.type}"
-    if q.dtype not in _FLASH_DTYPES:
-        return f"no {q.dtype}"
-    return "torch's flash attention has no softcap" if softcap is not None else None
+def check_impl(impl: Impl) -> None:
+    """Raise ``ValueError`` unless ``impl`` is ``"auto"`` or the name of a backend."""
+    if impl != "auto" and impl not in BACKENDS:
+        raise ValueError(f"impl must be one of {', '.join(('auto', *BACKENDS))}, not {impl!r}")
+
+
+def considered(impl: Impl, device: torch.device) -> list[Backend]:
+    """The backends that may run on a device, in the order in which they are tried."""
+    if impl != "auto":
+        check_impl(impl)
+        return [BACKENDS[impl]]
+    own, general = ([one for one in BACKENDS.values() if one.device == kind] for kind in (device.type, "any"))
+    return own + general
+
+
+def runs_in_c(impl: Impl) -> bool:
+    """Whether scores, choices and decoding steps may run in C under this ``impl``."""
+    return impl == "auto" or BACKENDS[impl].in_c
+
+
+@dataclass(frozen=True, eq=False)
+class Implementation:
+    """A kernel by one backend.
+
+    Attributes:
+        backend: that runs it.
+        run: computes it; its arguments and its result are the kernel's own.
+        unsupported: a function of a kernel's inputs that returns why it cannot run on them, or None.
+        slower: a function of the same inputs that returns whether ``"auto"`` passes it over, as others are faster.
+        run_into: as ``run``, but it merges its result into tensors; None if it cannot.
+    """
+
+    backend: Backend
+    run: Callable[..., Any]
+    unsupported: Callable[..., str | None] = lambda *_: None
+    slower: Callable[..., bool] = lambda *_: False
+    run_into: Callable[..., None] | None = None
+
+
+class Kernel:
+    """The implementations of one kernel, by the names of their backends."""
+
+    def __init__(self, *implementations: Implementation) -> None:
+        self.implementations: dict[str, Implementation] = {}
+        for one in implementations:
+            self.register(one)
+
+    def register(self, implementation: Implementation) -> None:
+        """Add the implementation of a backend, or replace it."""
+        self.implementations[implementation.backend.name] = implementation
+
+    def choose(self, impl: Impl, device: torch.device, *inputs: Any) -> Implementation:
+        """The implementation that runs.
+
+        Args:
+            impl: ``"auto"``, which takes the first backend for the device that can run, or the name of one.
+            device: of the queries.
+            inputs: of the kernel, as its implementations' ``unsupported`` and ``slower`` take them.
+
+        Raises:
+            ValueError: there is no backend of this name, or the named one cannot run here.
+        """
+        backends = considered(impl, device)
+        found = [self.implementations[one.name] for one in backends if one.name in self.implementations]
+        if impl == "auto":
+            return next(one for one in found if not one.slower(*inputs) and one.unsupported(*inputs) is None)
+        reason = found[0].unsupported(*inputs) if found else "this kernel has no such implementation"
+        if reason is not None:
+            raise ValueError(f"{impl} cannot run here: {reason}; use impl='torch'")
+        return found[0]

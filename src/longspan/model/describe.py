@@ -10,9 +10,7 @@ from transformers import PreTrainedModel
 from longspan.attend import Attender, unrecordable_reason
 from longspan.bands import Index, Origin
 from longspan.errors import LongspanError
-from longspan.kernels import cpu
-from longspan.kernels.dispatch import Impl
-from longspan.kernels.gpu import tiles
+from longspan.kernels.dispatch import BACKENDS, Impl, considered
 from longspan.memory import KVTier
 from longspan.model.layer import Layer
 from longspan.model.parallel import split_reason
@@ -53,24 +51,16 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     Raises:
         LongspanError: the kernels of a named ``impl`` cannot run here.
     """
-    if impl == "triton":
-        reason = tiles.unsupported_reason(torch.empty(0, dtype=torch.float32, device=device))
-    elif impl not in ("auto", "compiled"):
-        return impl, None
-    elif device.type == "cpu":
-        reason = cpu.unavailable_reason()
-    else:
-        reason = f"it is for models on a CPU, and this one is on {device.type}"
+    backend = considered(impl, device)[0]
+    reason = backend.unsupported(torch.empty(0, dtype=torch.float32, device=device))
     if reason is not None and impl != "auto":
         raise LongspanError(f"impl={impl!r} cannot run: {reason}; leave impl out")
-    if impl == "triton":
-        return impl, None
-    if device.type != "cpu":
-        return "auto (Triton; torch operations if it does not apply)", None
     if reason is not None:
-        return "auto (torch operations)", f"no C kernels, so decoding is several times slower: {reason}"
-    where = "compiled" if impl == "compiled" else "auto (C kernels; torch operations if they do not apply)"
-    return f"{where}; by {cpu.compiler_version()}", None
+        note = f"no C kernels, so decoding is several times slower: {reason}" if backend.in_c else None
+        return "auto (torch operations)", note
+    words = f"auto ({backend.note or 'torch operations'})" if impl == "auto" else impl
+    details = backend.details()
+    return words if details is None else f"{words}; by {details}", None
 
 
 def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str | None:
@@ -115,10 +105,12 @@ def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequen
         reason = unrecordable(model, attender, layers, kv_tier)
         graph = "longspan.graphed can record it" if reason is None else f"no CUDA graph: {reason}"
         return f"separate kernels per token; {graph}"
-    if attender.impl == "compiled" and (reason := next(filter(None, reasons), None)) is not None:
+    lacking = next(filter(None, reasons), None)
+    if lacking is not None and attender.impl != "auto" and BACKENDS[attender.impl].in_c:
         raise LongspanError(
-            f"impl='compiled' cannot compute a single token of layers {', '.join(map(str, reasons[reason]))} in one C "
-            f"call: {reason}; leave impl out, and separate kernels compute it"
+            f"impl={attender.impl!r} cannot compute a single token of layers "
+            f"{', '.join(map(str, reasons[lacking]))} in one C call: {lacking}; leave impl out, and separate kernels "
+            "compute it"
         )
     ways = []
     for reason, numbers in reasons.items():

@@ -16,7 +16,7 @@ from longspan.choosing.chunks import Chunks
 from longspan.choosing.queries import QueryBlock
 from longspan.kernels import cpu
 from longspan.kernels.banded import banded
-from longspan.kernels.dispatch import Impl
+from longspan.kernels.dispatch import Impl, runs_in_c
 from longspan.methods import Method
 from longspan.paged import pages
 from longspan.paged.chosen import PagedSelector, request_bounds
@@ -44,7 +44,7 @@ class PagedAttention:
         self.selection = None if self._chooser is None else cast(Chunks, self._chooser.selection)
         self.tables, self.impl = Tables(method, window, self._chooser), impl
         # Scores and choices of a named implementation in torch's operations are computed by those too.
-        self._without_c = impl not in ("auto", "compiled")
+        self._without_c = not runs_in_c(impl)
 
     @torch.no_grad()
     def __call__(

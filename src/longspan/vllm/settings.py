@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any
 
 from longspan.choosing.chunks import Chunks
 from longspan.errors import AttachError, LongspanError, check_count, did_you_mean
-from longspan.kernels.dispatch import Impl
+from longspan.kernels.dispatch import BACKENDS, Impl, check_impl
 from longspan.methods import DCA, Method
 from longspan.methods.parse import build_method, split_spec
 
@@ -68,10 +68,10 @@ def _read(given: Any) -> Settings:
     rest = dict(given)
     name, angles = (rest.pop(key, default) for key, default in (("method", "dca"), ("angles", None)))
     window, impl = rest.pop("window", None), rest.pop("impl", "auto")
-    if impl not in get_args(Impl):
-        raise LongspanError(
-            f"impl must be one of {', '.join(get_args(Impl))}, not {impl!r}{did_you_mean(str(impl), get_args(Impl))}"
-        )
+    try:
+        check_impl(impl)
+    except ValueError as error:
+        raise LongspanError(f"{error}{did_you_mean(str(impl), BACKENDS)}") from None
     settings = [f"{key}={value}" for key, value in rest.items()]
     method = build_method(str(name), settings, None if angles is None else str(angles))
     if isinstance(window, str) and window.isdecimal():

@@ -24,7 +24,7 @@ from longspan.kernels.decode import (
     ScoreSpec,
     unsupported_reason,
 )
-from longspan.kernels.dispatch import Impl
+from longspan.kernels.dispatch import Impl, runs_in_c
 from longspan.memory import JoinedStores, KVStore, Placement, Slot
 from longspan.rope import Rope
 
@@ -172,7 +172,7 @@ class TokenStep:
 
     def _method_reason(self, impl: Impl) -> str | None:
         method, chooser = self._tables.method, self._chooser
-        if impl not in ("auto", "compiled"):
+        if not runs_in_c(impl):
             return f"impl={impl!r} is set"
         if method.angles.dynamic:
             return f"the angles of {method.name} follow the length, so every key is rotated at every step"

@@ -8,28 +8,54 @@ with that of other keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from longspan.kernels import backends
 from longspan.kernels.banded import compiled, flash_cpu, reference, torch_ops, triton
 from longspan.kernels.banded.contract import BandAngles, Banded, Pages
 from longspan.kernels.banded.plan import Plan, make_plan, plan_rows
-from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
+from longspan.kernels.dispatch import Impl, Implementation, Kernel
 from longspan.rope import CosSin, Rope
 
 __all__ = ["BandAngles", "Banded", "Impl", "Pages", "Plan", "banded", "make_plan", "plan_rows"]
 
 _PAID_BY = 16  # query rows from which a padded copy of all keys or values is worth making
-_RUN = {
-    "triton": triton.run,
-    "compiled": compiled.run,
-    "flash_cpu": flash_cpu.run,
-    "torch": torch_ops.run,
-    "reference": reference.run,
-}
-_RAGGED = "triton", "compiled"  # take unlike rows in one call
+
+
+def _row_by_row(run: Callable[[Banded], tuple[Tensor, Tensor]]) -> Callable[[Banded], tuple[Tensor, Tensor]]:
+    """``run`` of a job whose rows may be unlike: of those each goes by itself."""
+
+    def each(job: Banded) -> tuple[Tensor, Tensor]:
+        if not job.plan.unlike:
+            return run(job)
+        outs, sums = zip(*map(run, job.by_row()), strict=True)
+        return torch.cat(outs), torch.cat(sums)
+
+    return each
+
+
+def _pads(job: Banded) -> bool:
+    """Whether all keys or values are padded, as head sizes differ, for queries too few to repay it."""
+    return job.q.shape[-1] != job.v.shape[-1] and job.q.shape[2] < _PAID_BY
+
+
+BANDED = Kernel(
+    Implementation(
+        backends.TRITON, triton.run, lambda job: triton.unsupported_reason(job.q, job.keys, job.v, job.scale)
+    ),
+    Implementation(backends.COMPILED, compiled.run, compiled.unsupported_reason),
+    Implementation(
+        backends.FLASH_CPU,
+        _row_by_row(flash_cpu.run),
+        lambda job: backends.flash_unsupported_reason(job.q, softcap=job.softcap),
+        slower=_pads,
+    ),
+    Implementation(backends.TORCH, _row_by_row(torch_ops.run)),
+    Implementation(backends.REFERENCE, _row_by_row(reference.run)),
+)
 
 
 def banded(
@@ -71,19 +97,5 @@ def banded(
         rows = {id(x): x.expand(len(q), *x.shape[1:]) for x in (*keys, v)}
         keys, v = [rows[id(k)] for k in keys], rows[id(v)]
     job = Banded(q, keys, v, plan, cos_sin, rope, scale, softcap, pages)
-    # Head sizes that differ make flash_cpu pad all keys or values, which a few queries do not repay.
-    pads = q.shape[-1] != v.shape[-1] and q.shape[2] < _PAID_BY
-    name = resolve(
-        impl,
-        q.device,
-        {
-            "triton": lambda: triton.unsupported_reason(q, keys, v, scale),
-            "compiled": lambda: compiled.unsupported_reason(job),
-            "flash_cpu": lambda: flash_unsupported_reason(q, softcap),
-        },
-        slower=("flash_cpu",) if pads else (),
-    )
-    if plan.unlike and name not in _RAGGED:
-        outs, sums = zip(*map(_RUN[name], job.by_row()), strict=True)
-        return torch.cat(outs), torch.cat(sums)
-    return _RUN[name](job)
+    out, lse = BANDED.choose(impl, q.device, job).run(job)
+    return out, lse

@@ -7,12 +7,15 @@ it, so that the result can be merged with that of other keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from longspan.kernels.dispatch import Impl, flash_unsupported_reason, resolve
+from longspan.kernels import backends
+from longspan.kernels.dispatch import Impl, Implementation, Kernel
 from longspan.kernels.gathered import compiled, reference, torch_ops, triton
 from longspan.kernels.gathered.contract import Part, PerQueryChunk, PerRow
 from longspan.kernels.gathered.offloaded import brought, brought_chunk
@@ -20,6 +23,29 @@ from longspan.kernels.gpu import launch, tiles
 from longspan.kernels.softmax import merge
 
 __all__ = ["Impl", "Part", "PerQueryChunk", "PerRow", "gather_into", "gathered"]
+
+
+def _at_once(run: Callable[[Any], tuple[Tensor, Tensor]]) -> Callable[[Any], Iterator[Part]]:
+    """``run``, which computes all rows of a job, as ``gathered`` yields them."""
+    return lambda job: iter([(slice(0, job.q.shape[2]), *run(job))])
+
+
+def _by_definition(job: PerRow | PerQueryChunk) -> Iterator[Part]:
+    jobs = [(slice(0, job.q.shape[2]), job)] if isinstance(job, PerRow) else job.chunks()
+    return ((rows, *reference.run(part)) for rows, part in jobs)
+
+
+GATHERED = Kernel(
+    Implementation(backends.TRITON, _at_once(triton.run), triton.unsupported_reason),
+    Implementation(backends.COMPILED, _at_once(compiled.run), compiled.unsupported_reason, run_into=compiled.run_into),
+    Implementation(
+        backends.FLASH_CPU,
+        partial(torch_ops.run, flash=True),
+        lambda job: backends.flash_unsupported_reason(job.q, softcap=job.softcap),
+    ),
+    Implementation(backends.TORCH, partial(torch_ops.run, flash=False)),
+    Implementation(backends.REFERENCE, _by_definition),
+)
 
 
 def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]:
@@ -39,21 +65,16 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
         if isinstance(job, PerRow):
             return _of_each(brought(job), impl)
         return _of_each(((rows, brought_chunk(chunk)) for rows, chunk in job.chunks()), impl)
-    name = _implementation(job, impl)
-    if name in ("flash_cpu", "torch"):
-        return torch_ops.run(job, flash=name == "flash_cpu")
-    if name != "reference" or isinstance(job, PerRow):
-        run = {"compiled": compiled.run, "triton": triton.run, "reference": reference.run}[name]
-        return iter([(slice(0, job.q.shape[2]), *run(job))])
-    return ((rows, *reference.run(chunk)) for rows, chunk in job.chunks())
+    parts: Iterator[Part] = GATHERED.choose(impl, job.q.device, job).run(job)
+    return parts
 
 
 def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Impl = "auto") -> None:
     """Run a job and merge it into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, of other keys, in place."""
     plain = out.dtype == job.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
     here = job.keys.device == job.q.device  # a named implementation can only run once the keys are
-    if here and plain and _implementation(job, impl) == "compiled":
-        compiled.run_into(out, lse, job)
+    if here and plain and (run_into := GATHERED.choose(impl, job.q.device, job).run_into) is not None:
+        run_into(out, lse, job)
         return
     on_a_gpu = plain and impl in ("auto", "triton") and tiles.unsupported_reason(out) is None
     into = launch.merge_into if on_a_gpu and (out.device.type == "cuda" or impl == "triton") else merge
@@ -65,15 +86,3 @@ def _of_each(parts: Iterable[tuple[slice, PerRow | PerQueryChunk]], impl: Impl) 
     for rows, part in parts:
         for some, out, lse in gathered(part, impl):
             yield slice(rows.start + some.start, rows.start + some.stop), out, lse
-
-
-def _implementation(job: PerRow | PerQueryChunk, impl: Impl) -> Impl:
-    return resolve(
-        impl,
-        job.q.device,
-        {
-            "triton": lambda: triton.unsupported_reason(job),
-            "compiled": lambda: compiled.unsupported_reason(job),
-            "flash_cpu": lambda: flash_unsupported_reason(job.q, job.softcap),
-        },
-    )

@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longspan.kernels.dispatch import Impl, resolve
+from longspan.kernels import backends
+from longspan.kernels.dispatch import Impl, Implementation, Kernel
 from longspan.kernels.scores import compiled, reference, torch_ops, triton
 from longspan.kernels.scores.contract import QueryChunks
 from longspan.rope import Rope
@@ -46,11 +47,8 @@ def products(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    slower = ("compiled",) if q.shape[2] > _MEMORY_BOUND else ()
-    name = resolve(impl, q.device, {"compiled": lambda: compiled.products_unsupported_reason(q, keys)}, slower)
-    if name == "compiled":
-        return compiled.products(q, keys if keys.shape[1] == q.shape[1] else keys.expand(-1, q.shape[1], -1, -1))
-    return (reference if name == "reference" else torch_ops).products(q, keys)
+    scores: Tensor = PRODUCTS.choose(impl, q.device, q, keys).run(q, keys)
+    return scores
 
 
 def dot_scores(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -92,20 +90,8 @@ def token_scores(q: Tensor, keys: Tensor, *, chunks: QueryChunks | None = None, 
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    reasons = {
-        "triton": lambda: triton.unsupported_reason(q, keys),
-        "compiled": lambda: compiled.token_scores_unsupported_reason(q, keys),
-    }
-    name = resolve(impl, q.device, reasons, slower=() if q.shape[2] > _MEMORY_BOUND else ("compiled",))
-    if name == "compiled":
-        return compiled.token_scores(q, keys, chunks)
-    if name == "triton":
-        return triton.token_scores(q, keys, chunks)
-    if chunks is not None:
-        return _chunk_by_chunk(q, keys, chunks, impl)
-    if name == "torch":
-        return relative_scores(dot_scores(q, keys, impl="auto" if impl == "auto" else "torch"))
-    return reference.token_scores(q, keys)
+    scores: Tensor = TOKEN_SCORES.choose(impl, q.device, q, keys).run(q, keys, chunks, impl)
+    return scores
 
 
 def recorded_token_scores(q: Tensor, keys: Tensor, start: int, stop: Tensor) -> Tensor:
@@ -120,14 +106,6 @@ def recorded_token_scores(q: Tensor, keys: Tensor, start: int, stop: Tensor) -> 
         ``[B, S, M]`` in fp32, -inf of those.
     """
     return triton.token_scores(q, keys, start=start, stop=stop)
-
-
-def _chunk_by_chunk(q: Tensor, keys: Tensor, chunks: QueryChunks, impl: Impl) -> Tensor:
-    most, parts = max(chunks.stops), []
-    for first, last, stop in zip(chunks.edges[:-1], chunks.edges[1:], chunks.stops, strict=True):
-        part = token_scores(q[:, :, first:last], keys[:, :, :stop], impl=impl)
-        parts.append(torch.nn.functional.pad(part, (0, most - stop), value=float("-inf")))
-    return torch.stack(parts, dim=2)
 
 
 def representations(
@@ -147,10 +125,60 @@ def representations(
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    reasons = {
-        "triton": lambda: triton.unsupported_reason(q, k, v, rope=rope),
-        "compiled": lambda: compiled.representations_unsupported_reason(q, k, v, rope),
-    }
-    name = resolve(impl, q.device, reasons)
-    modules = {"triton": triton, "compiled": compiled, "torch": torch_ops, "reference": reference}
-    return modules[name].representations(q, k, v, rope, scale, order)
+    found: Tensor = REPRESENTATIONS.choose(impl, q.device, q, k, v, rope).run(q, k, v, rope, scale, order)
+    return found
+
+
+def _few(q: Tensor, *_: object) -> bool:
+    return q.shape[2] <= _MEMORY_BOUND
+
+
+def _by_products(q: Tensor, keys: Tensor, chunks: QueryChunks | None, impl: Impl) -> Tensor:
+    if chunks is not None:
+        return _chunk_by_chunk(q, keys, chunks, impl)
+    return relative_scores(dot_scores(q, keys, impl="auto" if impl == "auto" else "torch"))
+
+
+def _by_definition(q: Tensor, keys: Tensor, chunks: QueryChunks | None, impl: Impl) -> Tensor:
+    return reference.token_scores(q, keys) if chunks is None else _chunk_by_chunk(q, keys, chunks, impl)
+
+
+def _chunk_by_chunk(q: Tensor, keys: Tensor, chunks: QueryChunks, impl: Impl) -> Tensor:
+    most, parts = max(chunks.stops), []
+    for first, last, stop in zip(chunks.edges[:-1], chunks.edges[1:], chunks.stops, strict=True):
+        part = token_scores(q[:, :, first:last], keys[:, :, :stop], impl=impl)
+        parts.append(torch.nn.functional.pad(part, (0, most - stop), value=float("-inf")))
+    return torch.stack(parts, dim=2)
+
+
+PRODUCTS = Kernel(
+    Implementation(
+        backends.COMPILED,
+        lambda q, keys: compiled.products(q, keys.expand(-1, q.shape[1], -1, -1)),
+        compiled.products_unsupported_reason,
+        slower=lambda q, keys: not _few(q),
+    ),
+    Implementation(backends.TORCH, torch_ops.products),
+    Implementation(backends.REFERENCE, reference.products),
+)
+TOKEN_SCORES = Kernel(
+    Implementation(
+        backends.TRITON, lambda q, keys, chunks, _: triton.token_scores(q, keys, chunks), triton.unsupported_reason
+    ),
+    Implementation(
+        backends.COMPILED,
+        lambda q, keys, chunks, _: compiled.token_scores(q, keys, chunks),
+        compiled.token_scores_unsupported_reason,
+        slower=_few,
+    ),
+    Implementation(backends.TORCH, _by_products),
+    Implementation(backends.REFERENCE, _by_definition),
+)
+REPRESENTATIONS = Kernel(
+    Implementation(
+        backends.TRITON, triton.representations, lambda q, k, v, rope: triton.unsupported_reason(q, k, v, rope=rope)
+    ),
+    Implementation(backends.COMPILED, compiled.representations, compiled.representations_unsupported_reason),
+    Implementation(backends.TORCH, torch_ops.representations),
+    Implementation(backends.REFERENCE, reference.representations),
+)

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from longspan.kernels.dispatch import Impl, resolve
+from longspan.kernels import backends
+from longspan.kernels.dispatch import Impl, Implementation, Kernel
 from longspan.kernels.topk import compiled, reference, torch_ops, triton
 from longspan.kernels.topk.torch_ops import max_nearby
 
 __all__ = ["masked_topk", "max_nearby", "topk"]
+
+TOPK = Kernel(
+    Implementation(backends.TRITON, triton.topk, triton.unsupported_reason, triton.slower),
+    Implementation(backends.COMPILED, compiled.topk, compiled.unsupported_reason),
+    Implementation(backends.TORCH, torch_ops.topk),
+    Implementation(backends.REFERENCE, reference.topk),
+)
 
 
 def topk(
@@ -42,13 +50,8 @@ def topk(
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    reasons = {
-        "triton": lambda: triton.unsupported_reason(scores),
-        "compiled": lambda: compiled.unsupported_reason(scores),
-    }
-    name = resolve(impl, scores.device, reasons, slower=("triton",) if triton.slower(scores) else ())
-    module = {"triton": triton, "compiled": compiled, "torch": torch_ops, "reference": reference}[name]
-    return module.topk(scores, count, tie, last, start, stops, near)
+    chosen: Tensor = TOPK.choose(impl, scores.device, scores).run(scores, count, tie, last, start, stops, near)
+    return chosen
 
 
 def masked_topk(
