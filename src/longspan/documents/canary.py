@@ -6,6 +6,7 @@ It catches what no hash does: another kernel, another library, a cache that is p
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -87,9 +88,8 @@ def _logits(
     model: PreTrainedModel, attachment: Attachment, contents: Contents, tokens: Tensor, other: Attender | None = None
 ) -> Tensor:
     cache = contents.cache(model, attachment)
-    if other is not None and other is not attachment.attender:
-        cache.recorded = other.run
-    return forward(model, tokens, cache, len(tokens)).cpu()
+    with nullcontext() if other in (None, attachment.attender) else attachment.attended_by(other.run):
+        return forward(model, tokens, cache, len(tokens)).cpu()
 
 
 def _hash(logits: Tensor) -> str:

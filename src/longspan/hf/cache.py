@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from operator import index
 from typing import Any, get_args
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from longspan.attend import Attender, LayerCall
+from longspan.attend import Attender
 from longspan.errors import CacheError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.calls import Calls
@@ -83,7 +82,6 @@ class LongspanCache(Cache):
         owner: the model it belongs to, as a weak reference.
         attender: the method it was filled under.
         padding: padding tokens at the start of each row, or None while empty.
-        recorded: what all layers run their next token through while a step is recorded; None at other times.
         running: the forward that fills it at the moment; None between forwards.
         numbering: which numbering the ``position_ids`` of its tokens followed, if they showed one.
         calls: the calls that filled it, if what is computed of a token depends on later tokens.
@@ -95,7 +93,6 @@ class LongspanCache(Cache):
         self.owner = owner
         self.attender = attender
         self.padding: tuple[int, ...] | None = None
-        self.recorded: Callable[[Tensor, Tensor, Tensor, LayerCall, KVStore], Tensor] | None = None
         self.running: Forward | None = None
         self.numbering: Numbering | None = None
         self.calls = Calls(attender.method, attender.window)

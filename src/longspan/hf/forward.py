@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, NoReturn, Protocol
@@ -10,11 +10,12 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from longspan.attend import ForwardState
+from longspan.attend import ForwardState, LayerCall
 from longspan.errors import LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.interface import NAME
 from longspan.hf.position_ids import Numbering, check_form, numbering
+from longspan.memory import KVStore
 from longspan.model.layer import Layer, unrotated
 from longspan.model.unwrap import is_a
 
@@ -23,6 +24,13 @@ _PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "block_table", "read_inde
 
 
 _FAKE = "torch._subclasses.fake_tensor", "FakeTensor"  # without numbers, of torch.export
+
+# Attention of a layer whose tokens are stored: queries, keys and values, unrotated, the layer's call and its store.
+StoredRun = Callable[[Tensor, Tensor, Tensor, LayerCall, KVStore], Tensor]
+# Sees what reaches the attention of an attached layer, before anything is done to it: the layer, its unrotated queries
+# [B, H, T, D], keys [B, Hkv, T, D] and values [B, Hkv, T, Dv], and the number of padding tokens that each row begins
+# with, those in the cache counted in.
+InputObserver = Callable[[Layer, Tensor, Tensor, Tensor, tuple[int, ...]], None]
 
 
 class NeverCopied:
@@ -50,6 +58,7 @@ class Forward:
         positions: ``position_ids`` as passed, until a layer has compared them.
         mask: ``attention_mask`` ``[B, tokens]`` as passed.
         expected: indices of the attached layers that are to attend.
+        run: attends in place of the attender, if it is not None; whoever gave it has checked padding and cache.
         cache: the cache that it fills, or None.
         attended: indices of those that attended so far.
         norms: how many norms after a rotation were put off so far.
@@ -63,6 +72,7 @@ class Forward:
     positions: Tensor | None
     mask: Tensor | None
     expected: list[int]
+    run: StoredRun | None = None
     cache: Filled | None = None
     attended: list[int] = field(default_factory=list)
     norms: int = 0

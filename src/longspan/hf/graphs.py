@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from transformers import PreTrainedModel
 
-from longspan.attend import Attender, RecordedStep
+from longspan.attend import RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache
 from longspan.hf.attach import attached_to, attachment_of
@@ -71,7 +71,7 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
         raise _unrecorded(reason)
     replaced = vars(model).get("forward")
     # An instance's own attribute, before its class's.
-    model.forward = _Decoding(model, attachment, _CudaGraphs(model, attachment.attender, room))
+    model.forward = _Decoding(model, attachment, _CudaGraphs(model, attachment, room))
     try:
         yield
     finally:
@@ -181,8 +181,8 @@ class _Decoding:
 class _CudaGraphs:
     """The decoding steps of a model on a GPU, a recording of each cache."""
 
-    def __init__(self, model: PreTrainedModel, attender: Attender, room: int) -> None:
-        self.model, self.attender, self.room, self.forward = model, attender, room, model.forward
+    def __init__(self, model: PreTrainedModel, attachment: Attachment, room: int) -> None:
+        self.model, self.attachment, self.room, self.forward = model, attachment, room, model.forward
         self._recordings: WeakKeyDictionary[LongspanCache, _GraphRecording] = WeakKeyDictionary()
 
     def others_ran(self) -> None:
@@ -238,22 +238,21 @@ class _CudaGraphs:
         self, cache: LongspanCache, past: int, padding: tuple[int, ...], ids: Tensor, kept_at: list[int]
     ) -> _GraphRecording:
         layers = len(cache.layers)
-        step = RecordedStep(self.attender.tables, padding, _capacity(cache), self.model.device, layers, past)
+        step = RecordedStep(self.attachment.attender.tables, padding, _capacity(cache), self.model.device, layers, past)
         with torch.inference_mode(False), torch.no_grad():
             static_ids = ids.clone()
         step.move(past, kept_at)
-        cache.recorded = step
         try:
-            out, replay = record(
-                lambda: self.forward(input_ids=static_ids, use_cache=True, **{CACHE_ARGUMENT: cache}), self.model.device
-            )
+            with self.attachment.attended_by(step):
+                out, replay = record(
+                    lambda: self.forward(input_ids=static_ids, use_cache=True, **{CACHE_ARGUMENT: cache}),
+                    self.model.device,
+                )
         except LongspanError:
             raise
         except Exception as error:
             # A capture that fails ends by an error of its own, after that of what failed in it.
             raise _unrecorded(f"{type(self.model).__name__}: {error.__context__ or error}") from error
-        finally:
-            cache.recorded = None
         leaves, form = tree_flatten(out)
         leaves = [_CACHE if x is cache else x for x in leaves]  # which would keep itself alive
         recording = self._recordings[cache] = _GraphRecording(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +23,9 @@ from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.calls import compute, each_guess_alone
 from longspan.hf.forward import (
     Forward,
+    InputObserver,
     NeverCopied,
+    StoredRun,
     refuse_inputs,
     refuse_missing,
     refuse_other_attention,
@@ -39,11 +42,6 @@ from longspan.model.layer import Layer, scaling
 from longspan.model.report import Report
 from longspan.model.unwrap import decoder_of
 from longspan.rope import Rope
-
-# Sees what reaches the attention of an attached layer, before anything is done to it: the layer, its unrotated queries
-# [B, H, T, D], keys [B, Hkv, T, D] and values [B, Hkv, T, Dv], and the number of padding tokens that each row begins
-# with, those in the cache counted in.
-InputObserver = Callable[[Layer, Tensor, Tensor, Tensor, tuple[int, ...]], None]
 
 
 class Attachment(NeverCopied):
@@ -115,7 +113,7 @@ class Attachment(NeverCopied):
         kwargs = dict(zip(self._names, args, strict=False)) | kwargs
         config: Any = decoder.config
         mask, expected = kwargs.get("attention_mask"), self._expected(config)
-        running = Forward(config, kwargs.get("position_ids"), mask, expected)
+        running = Forward(config, kwargs.get("position_ids"), mask, expected, getattr(self._local, "run", None))
         uncached = getattr(self._local, "uncached", False)
         self._begun(running, decoder)  # first of all: the hook after the forward ends it, whatever is raised here
         if decoder.training:
@@ -155,7 +153,7 @@ class Attachment(NeverCopied):
                 cache.give_positions(kwargs, tokens, self._names)
             else:
                 running.guesses = cache.calls.begin(self, cache, kwargs, tokens.shape[1])
-                if self._mixed and cache.recorded is None:  # whoever records has checked
+                if self._mixed and running.run is None:
                     self._check_before(cache, running, kwargs, *tokens.shape[:2])
         running.fits = True
         return (), kwargs
@@ -245,13 +243,11 @@ class Attachment(NeverCopied):
         if running.cache is not cache or layer.norms is not None:
             refuse_strange(layer, running, cache)
         running.attended.append(layer.index)
-        store, step, padding = None, None, mask.padding
-        if cache is not None:
-            store, step = cache.layers[layer.index].store, cache.recorded
+        store, padding = None if cache is None else cache.layers[layer.index].store, mask.padding
         rope, scale = cast(Rope, layer.rope), scaling(module, kwargs)
         call = LayerCall(rope, scale, padding, kwargs.get("softcap"), kwargs.get("s_aux"), layer.index, mask.state)
-        if step is not None and store is not None:  # whoever records has checked padding and cache
-            return step(q, k, v, call, store).contiguous(), None
+        if running.run is not None and store is not None:
+            return running.run(q, k, v, call, store).contiguous(), None
         if self.observer is not None:
             self.observer(layer, q, k, v, padding)
         if isinstance(cache, LongspanCache) and padding != cache.padding:
@@ -278,6 +274,15 @@ class Attachment(NeverCopied):
         release(running, output is None)
         if output is not None:
             refuse_missing(running.attended, running.expected)
+
+    @contextmanager
+    def attended_by(self, run: StoredRun) -> Iterator[None]:
+        """In this thread's forwards inside, ``run`` attends and nobody checks padding and cache."""
+        self._local.run = run
+        try:
+            yield
+        finally:
+            self._local.run = None
 
     @property
     def running(self) -> Forward | None:

@@ -73,7 +73,6 @@ class JoinedCache(Cache):
         CacheError: one of them cannot be joined; with the reason.
     """
 
-    recorded: None = None
     numbering: Numbering | None = None
 
     def __init__(self, members: Sequence[LongspanCache]) -> None:
