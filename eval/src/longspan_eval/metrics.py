@@ -108,7 +108,7 @@ def rouge_geometric_mean(prediction: str, references: Sequence[str]) -> float:
     the answers: what is given here is the score of one answer, as of every other task.
     """
     each = [_scorer().score(right, prediction) for right in several(references)]
-    return math.prod(max(scores[kind].fmeasure for scores in each) for kind in ROUGE_KINDS) ** (1 / 3)
+    return math.cbrt(math.prod(max(scores[kind].fmeasure for scores in each) for kind in ROUGE_KINDS))
 
 
 def on_first_line(score: Score, prediction: str, references: Sequence[str]) -> float:

@@ -129,7 +129,8 @@ class LongspanCache(Cache):
                 "longspan's cache was passed to a model that is not extended, or to another one; extend this model and "
                 f"pass longspan.new_cache(model), or leave {CACHE_ARGUMENT} out"
             )
-        return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        found: tuple[Tensor, Tensor] = self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        return found
 
     get_seq_length = untraced(Cache.get_seq_length)
     get_mask_sizes = untraced(Cache.get_mask_sizes)

@@ -85,7 +85,8 @@ class Forward:
     @property
     def over(self) -> bool:
         """Whether the model was restored since: of a forward that an interrupt ended, nothing else tells its cache."""
-        return self.config._attn_implementation != NAME
+        attention: str = self.config._attn_implementation
+        return attention != NAME
 
     def bare(self, position_embeddings: Any) -> Any:
         """``unrotated``, made once for all layers that are given the same tensors."""

@@ -187,7 +187,8 @@ def _llama3(parameters: dict[str, Any], dim: int) -> np.ndarray:
     turns = parameters["original_max_position_embeddings"] * frequencies / (2 * np.pi)  # in the original window
     low, high, factor = (parameters[name] for name in ("low_freq_factor", "high_freq_factor", "factor"))
     share = np.clip((turns - low) / (high - low), 0, 1)  # 1: as trained
-    return 1 / ((1 - share) / factor + share)
+    divisors: np.ndarray = 1 / ((1 - share) / factor + share)
+    return divisors
 
 
 def tokenizer_splits(header: Header) -> Any:

@@ -147,7 +147,7 @@ def token_scores(
         each = q.double() @ k.double().repeat_interleave(heads // kv_heads, dim=1).mT
     heads_per_choice = {"head": 1, "group": heads // kv_heads, "layer": heads}[share]
     grouped = each.unflatten(1, (-1, heads_per_choice))
-    combined = grouped.sum(dim=2) if combine == "sum" else grouped.amax(dim=2)
+    combined: Tensor = grouped.sum(dim=2) if combine == "sum" else grouped.amax(dim=2)
     return combined.repeat_interleave(heads_per_choice, dim=1)
 
 
