@@ -141,7 +141,7 @@ class Header:
         stated = {key.removeprefix(own): value for key, value in self.metadata.items() if key.startswith(own)}
         stated.setdefault("attention.head_count_kv", stated.get("attention.head_count"))
         for what, value in stated.items():
-            if what in _ASIDE or what in _ROPE or value == 0 and what.startswith("expert_"):
+            if what in _ASIDE or what in _ROPE or (value == 0 and what.startswith("expert_")):
                 continue
             read = _read(what, config)
             if what == "attention.sliding_window" and read is None and value >= stated["context_length"]:
