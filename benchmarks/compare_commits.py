@@ -95,7 +95,8 @@ def child(other: Path, spec: str, tokens: int, rounds: int) -> None:
             except Exception as error:
                 if name == "ours":
                     raise
-                return print(json.dumps(f"{type(error).__name__}: {error}"))
+                print(json.dumps(f"{type(error).__name__}: {error}"))
+                return
     ids = torch.randint(3, first.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))
     settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": 2}
 

@@ -7,6 +7,8 @@ in narrower dtypes, where two scores may well round to the same number.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ CUT = 151  # where a prefill is cut in two
 def gate(phases: dict[str, tuple[str, ...]], dtype: torch.dtype, device: str = "cpu") -> dict[str, str]:
     """What is wrong, by contestant; those of kvpress and flash alone are not ours to judge."""
     names = dict.fromkeys(name for each in phases.values() for name in each if name not in ("flash", "kvpress"))
-    q, k, v = qkv = tuple(x.to(device) for x in SHAPE.qkv(TOKENS, dtype))
+    qkv = tuple(x.to(device) for x in SHAPE.qkv(TOKENS, dtype))
     stock = Stock("stock", SHAPE, dtype, device)
     yarn = Rope(Table(stock.rotary.inv_freq.cpu(), stock.rotary.attention_scaling), SHAPE.width)
     i, j = torch.arange(TOKENS)[:, None], torch.arange(TOKENS)[None, :]
@@ -71,7 +73,7 @@ def smaller(name: str, dtype: torch.dtype, device: str = "cpu") -> Longspan:
 def _pieces() -> list[tuple[int, int]]:
     """A prefill in two chunks of odd sizes, then token by token."""
     cuts = [0, CUT, TOKENS - STEPS, *range(TOKENS - STEPS + 1, TOKENS + 1)]
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(pairwise(cuts))
 
 
 def _run(one: Contestant, qkv: tuple[Tensor, ...]) -> Tensor:

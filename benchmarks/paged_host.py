@@ -30,7 +30,7 @@ from longspan.rope import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.host_bytes import HostBytes  # noqa: E402
+from support.host_bytes import HostBytes
 
 WINDOW, PAGE, HEAD = 4096, 16, 128
 SIZES = [(1, 1024), (1, 131_072), (32, 16_384), (32, 131_072)]  # requests, tokens of each

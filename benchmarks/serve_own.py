@@ -21,7 +21,7 @@ from longspan.serve.security import Guard
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.serving import Served, wait_for  # noqa: E402
+from support.serving import Served, wait_for
 
 TOKENS, TIMES = 32, 21
 PROMPT = heldout_text()[:800]
@@ -119,7 +119,7 @@ def own_time(served: Served, model, tokenizer) -> dict:
             before = computed()
             with timed_forwards(model) as forwards, timed_inside() as inside, timed(served.host.caches, "take") as took:
                 taken["request"].append(post(served.http, "tiny"))
-                wait_for(lambda: inside)  # noqa: B023
+                wait_for(lambda: inside)
             taken["inside"] += inside
             taken["computing"].append(computed() - before - sum(took))
             taken["forwards"].append(sum(took for _, took in forwards))

@@ -30,7 +30,7 @@ from longspan.bundled import heldout_text, load_bundled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.serving import Served, wait_for  # noqa: E402
+from support.serving import Served, wait_for
 
 RESULTS = Path(__file__).parent / "results" / "serve.json"
 LEAST = 3.0

@@ -41,6 +41,12 @@ def rope():
 
 
 @pytest.fixture
+def no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
 def poisoned() -> Iterator[None]:
     """Memory that nobody wrote holds NaN, so that reading it shows."""
     torch.use_deterministic_algorithms(True, warn_only=True)

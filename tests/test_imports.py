@@ -89,7 +89,7 @@ def exists(name: str) -> bool:
 
 def part(name: str) -> str:
     """The file or folder directly under longspan; empty for the package itself."""
-    return (name.split(".") + [""])[1]
+    return ([*name.split("."), ""])[1]
 
 
 FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}

@@ -57,8 +57,10 @@ class Material:
         return units
 
     def random_tokens(self, count: int, signs: bool) -> list[int]:
-        """Any tokens but the special ones; or single letters, digits and signs, of which few are met so often that
-        copying is found early."""
+        """Any tokens but the special ones; or single letters, digits and signs.
+
+        These are few and frequent, so that copying is found early.
+        """
         return [self.rng.choice(self.signs if signs else self.plain) for _ in range(count)]
 
     def word(self) -> str:

@@ -114,8 +114,10 @@ class Llama(nn.Module):
         self.compiled = torch.compile(block, dynamic=False) if compiled else block
 
     def forward(self, ids: Tensor, scale: float = 1.0) -> Tensor:
-        """The last hidden states, normalized: (batch, tokens) to (batch, tokens, hidden). `scale` multiplies all
-        attention scores."""
+        """The last hidden states, normalized: (batch, tokens) to (batch, tokens, hidden).
+
+        `scale` multiplies all attention scores.
+        """
         x = F.embedding(ids, self.embed_tokens)
         cos, sin, scales = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]], torch.tensor(scale)
         # A tenth is won at 64 tokens, a third at 512: short rows are not worth the minute that compiling takes.

@@ -117,8 +117,11 @@ def rate(progress: float, again: float) -> float:
 def losses(
     model: Llama, ids: Tensor, marks: Tensor, noise: torch.Generator, half: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean loss of the text targets, that of the answer targets; and how many answers were right in every token, of how
-    many, by row: shape (rows, 2). `half` has matrices multiplied in bfloat16; weights and losses stay in float32."""
+    """Mean losses of the text targets and of the answer targets, and counts of right answers.
+
+    The counts are (rows, 2): the answers of a row that are right in every token, and all its answers. `half` has
+    matrices multiplied in bfloat16; weights and losses stay in float32.
+    """
     replaced = (marks == Draft.TEXT) & (torch.rand(ids.shape, generator=noise) < REPLACED)
     read = torch.where(replaced, torch.randint(model.shape.vocabulary, ids.shape, generator=noise), ids)
     targets, marks = ids[:, 1:], marks[:, 1:]

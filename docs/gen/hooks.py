@@ -13,9 +13,9 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import made  # noqa: E402
-import reference  # noqa: E402
-import sources  # noqa: E402
+import made
+import reference
+import sources
 
 _FETCHED = re.compile(
     r'<(?:script|img|iframe|source)\b[^>]*\bsrc="https?:[^"]*"|<link\b[^>]*\brel="stylesheet"[^>]*\bhref="https?:[^"]*"'

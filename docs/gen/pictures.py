@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -68,12 +69,12 @@ def _chosen(method: Method) -> Layout:
         size = shape["length"]
         return Layout(method, keep, _marked((i, c * size + n) for i, c in took for n in range(size)), rel)
     cuts = [*range(0, TOKENS, values["query_chunk"]), TOKENS]
-    pieces = [(a, z) for a, z in zip(cuts[:-1], cuts[1:], strict=True) if a >= WINDOW]
+    pieces = [(a, z) for a, z in pairwise(cuts) if a >= WINDOW]
     shape = {"initial": values["initial"], "local": values["local"]}
     if method.name == "esa":
         own = oracle.topk_tokens(oracle.token_scores(q, k), pieces, top_k=values["top_k"], **shape)
     elif method.name == "infllm":
-        inside = [(a, z) for a, z in zip(cuts[:-1], cuts[1:], strict=True) if a < WINDOW]
+        inside = [(a, z) for a, z in pairwise(cuts) if a < WINDOW]
         block = {name: values[name] for name in ("block", "blocks", "representatives")}
         own = oracle.topk_blocks(q, k, rope, [*inside, *pieces], dense_queries=WINDOW, **block, **shape)
     else:

@@ -9,6 +9,7 @@ import pkgutil
 import re
 import sys
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -87,7 +88,7 @@ def undocumented() -> list[str]:
 def _has_docstring(module: ModuleType, name: str, found: object) -> bool:
     if inspect.isclass(found):
         return bool(vars(found).get("__doc__"))
-    if callable(found) and hasattr(found, "__wrapped__") or inspect.isfunction(found):
+    if (callable(found) and hasattr(found, "__wrapped__")) or inspect.isfunction(found):
         return bool(found.__doc__)
     return any(_attribute_docstring(file, name) for file in _defining(module, name))
 
@@ -105,7 +106,7 @@ def _defining(module: ModuleType, name: str) -> list[Path]:
 def _attribute_docstring(file: Path, name: str) -> bool:
     """Whether the assignment of ``name`` is followed by a string."""
     body = ast.parse(file.read_text(encoding="utf-8")).body
-    for node, following in zip(body[:-1], body[1:], strict=True):
+    for node, following in pairwise(body):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         if isinstance(target, ast.Name) and target.id == name:
             value = getattr(following, "value", None)

@@ -120,7 +120,7 @@ def test_equals_the_oracle(case):
 @pytest.mark.parametrize("case", PAIRS)
 def test_a_single_token_in_one_call(case):
     qkv = make_qkv(steps.N, batch=2, dtype=torch.float32)
-    out, other, store, longer, single = steps.both(case, ROPES["half-all"](), qkv)
+    out, other, _store, _longer, single = steps.both(case, ROPES["half-all"](), qkv)
     steps.assert_alike(out, other)
     fixed = isinstance(case.method.seen_by, FarPosition | CappedOrFar)
     in_c = isinstance(case.method.chosen_by, Chunks | Tokens)

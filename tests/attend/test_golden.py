@@ -7,6 +7,7 @@ of the last of every 25 of the same tokens, in one prefill.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class MiniLlama:
 
     def pieces(self, ids: Tensor, cuts: Sequence[int]) -> Tensor:
         edges = [0, *cuts]
-        return torch.cat([self(ids[:, a:b]) for a, b in zip(edges[:-1], edges[1:], strict=True)], dim=1)
+        return torch.cat([self(ids[:, a:b]) for a, b in pairwise(edges)], dim=1)
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ CHANGING = [[0, 1, 2, 3, 4]] * 4 + [[3, 1, 0], [3, 1, 0], [4], [1, 2, 4]]
 
 
 @pytest.mark.parametrize("impl", ["auto", "torch", "reference"])
-@pytest.mark.parametrize("name, options", ONE_CALL + PARTS)
+@pytest.mark.parametrize(("name", "options"), ONE_CALL + PARTS)
 def test_each_text_is_what_it_is_alone(name, options, impl):
     case, qkvs = build(name, options), texts()
     runs = Attender(case.method, case.window, impl)

@@ -14,7 +14,7 @@ from support.cases import ROPES, all_cases, every_other, inv_freq, make_qkv
 from support.steps import SCALE, attender, feed
 
 pytest.importorskip("triton")
-from support.host import META, tensors, watched  # noqa: E402
+from support.host import META, tensors, watched
 
 LAYERS, WINDOW = 3, 256
 METHODS = {

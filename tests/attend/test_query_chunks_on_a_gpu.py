@@ -16,7 +16,7 @@ from support.cases import HEAD, ROPES, WINDOW, assert_same, inv_freq, make_qkv
 from support.choices import calibration
 
 pytest.importorskip("triton")
-from support.host import META, tensors, watched  # noqa: E402
+from support.host import META, tensors, watched
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

@@ -37,7 +37,7 @@ def run(case, padding, **options):
     return feed(0, PROMPT), [feed(n, n + 1) for n in range(PROMPT, N)]
 
 
-@pytest.mark.parametrize("name, options", [*((name, {}) for name in BANDS), *CHOOSING])
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in BANDS), *CHOOSING])
 def test_a_token_of_unequal_rows_is_one_call(name, options):
     _, equal = run(build(name, options), EQUAL)
     _, unequal = run(build(name, options), UNEQUAL)
@@ -52,7 +52,7 @@ def test_a_prompt_of_unequal_rows_is_one_call(name):
     assert calls == {"banded_prefill": 1}
 
 
-@pytest.mark.parametrize("name, options", [*CHOOSING, ("infllm", {})])
+@pytest.mark.parametrize(("name", "options"), [*CHOOSING, ("infllm", {})])
 def test_prompts_of_unequal_length_choose_together(name, options):
     """A query chunk of all rows is one call; rows drop out as they end, and their last queries choose by themselves."""
     (_, equal), _ = run(build(name, options), EQUAL)
@@ -64,7 +64,7 @@ def test_prompts_of_unequal_length_choose_together(name, options):
 
 
 @pytest.mark.parametrize("impl", ["auto", "torch", "flash_cpu", "reference"])
-@pytest.mark.parametrize("name, options", [*((name, {}) for name in BANDS), ("infllm", {}), *CHOOSING])
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in BANDS), ("infllm", {}), *CHOOSING])
 def test_each_row_is_what_it_is_alone(name, options, impl):
     case, qkv = build(name, options), make_qkv(N, batch=8, dtype=torch.float32)
     (prompt, _), tokens = run(case, UNEQUAL, impl=impl)

@@ -63,12 +63,12 @@ def test_scores_that_differ_by_their_rounding_tie(score):
     assert_alike(out, other)
 
 
-@pytest.mark.parametrize("name, options", ONE_CALL)
+@pytest.mark.parametrize(("name", "options"), ONE_CALL)
 def test_methods_whose_tokens_take_one_call(name, options):
     assert reason_of(build(name, options), ROPES["half-all"]()) is None
 
 
-@pytest.mark.parametrize("name, options, why", PARTS)
+@pytest.mark.parametrize(("name", "options", "why"), PARTS)
 def test_a_named_step_runs_or_says_why_not(name, options, why):
     case, rope, qkv = build(name, options), ROPES["half-all"](), make_qkv(60, dtype=torch.float32)
     assert why in reason_of(case, rope)
@@ -102,7 +102,7 @@ def test_what_is_stored_and_given_says_why_not_too():
 
 
 @pytest.mark.parametrize(
-    "layout, dtype",
+    ("layout", "dtype"),
     [
         *(pytest.param(rope, "fp32", marks=() if rope.endswith("leading") else pytest.mark.long) for rope in ROPES),
         ("half-all", "bf16"),
@@ -110,7 +110,7 @@ def test_what_is_stored_and_given_says_why_not_too():
     ],
 )
 @pytest.mark.parametrize(
-    "name, options",
+    ("name", "options"),
     [
         ("dca", {}),
         ("longheads", {"chunk_length": 5, "num_chunks": 4}),
@@ -122,7 +122,7 @@ def test_what_is_stored_and_given_says_why_not_too():
 def test_layouts_and_dtypes(name, options, layout, dtype):
     case, rope, dtype = build(name, options), ROPES[layout](), DTYPES[dtype]
     qkv = make_qkv(N, batch=3, dtype=dtype, heads=6, kv_heads=2)
-    out, other, store, longer, single = both(case, rope, qkv)
+    out, other, _store, _longer, single = both(case, rope, qkv)
     assert bool(single) != (rope.table.factor != 1 and name == "esa")  # which scores without that factor
     if dtype == torch.float32:
         assert_alike(out, other)
@@ -146,7 +146,7 @@ def test_reduced_scores(options, size):
 
 
 @pytest.mark.parametrize(
-    "name, options", [("dca", {}), ("longheads", {"chunk_length": 3, "score": "bounds"}), ("esa", {})]
+    ("name", "options"), [("dca", {}), ("longheads", {"chunk_length": 3, "score": "bounds"}), ("esa", {})]
 )
 def test_padding_softcaps_sinks_and_head_sizes(name, options):
     case, rope = build(name, options), ROPES["half-leading"]()
@@ -160,7 +160,9 @@ def test_padding_softcaps_sinks_and_head_sizes(name, options):
 
 
 @pytest.mark.parametrize("given", [None, 8])
-@pytest.mark.parametrize("name, options", [("full", {}), ("dca", {}), ("longheads", {"chunk_length": 4}), ("esa", {})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("full", {}), ("dca", {}), ("longheads", {"chunk_length": 4}), ("esa", {})]
+)
 def test_rows_of_unequal_padding(name, options, given):
     if given and name != "esa":
         pytest.skip("it has no use for a calibration")
@@ -170,7 +172,7 @@ def test_rows_of_unequal_padding(name, options, given):
         for x in qkv:
             x[row, :, :pad] = float("nan")
     maps = calibration(given, 2 * HEAD, 2) if given else None
-    out, other, store, longer, single = both(case, ROPES["half-all"](), qkv, padding=pads, given=maps)
+    out, other, _store, _longer, single = both(case, ROPES["half-all"](), qkv, padding=pads, given=maps)
     assert_alike(out, other)
     assert single == N - PROMPT  # of LongHeads one row or another fills a chunk at every token here
     out, *_, none = both(build("dca", {}), ROPES["half-all"](), qkv, prompt=30, padding=pads)
@@ -180,7 +182,7 @@ def test_rows_of_unequal_padding(name, options, given):
 def test_rows_whose_chunks_fill_at_other_tokens():
     pads, qkv = (0, 2, 5), make_qkv(N, batch=3, dtype=torch.float32)
     case = build("longheads", {"chunk_length": 5, "num_chunks": 4, "score": "bounds"})
-    out, other, store, longer, single = both(case, ROPES["half-all"](), qkv, padding=pads)
+    out, other, _store, _longer, single = both(case, ROPES["half-all"](), qkv, padding=pads)
     assert single == N - PROMPT
     assert_alike(out, other)
 
@@ -188,7 +190,7 @@ def test_rows_whose_chunks_fill_at_other_tokens():
 @pytest.mark.parametrize("name", ["full", "dca", "longheads", "esa"])
 def test_from_the_first_token_over_the_windows_border(name):
     qkv = make_qkv(60, dtype=torch.float32)
-    out, other, store, longer, single = both(
+    out, other, _store, _longer, single = both(
         build(name, {"chunk_length": 4} if name == "longheads" else {}), ROPES["half-all"](), qkv, prompt=0
     )
     assert single
@@ -252,7 +254,7 @@ def test_what_does_not_fit_changes_nothing():
     assert store.length == 115
 
 
-@pytest.mark.parametrize("name, options", [one for one in ONE_CALL if one[0] in ("esa", "longheads")])
+@pytest.mark.parametrize(("name", "options"), [one for one in ONE_CALL if one[0] in ("esa", "longheads")])
 def test_a_recording_without_scores_has_what_one_call_chose(name, options):
     """Rows of unequal padding; the outputs are those of tokens that nobody records, to the bit."""
     rope, qkv, padding = ROPES["half-all"](), make_qkv(N, batch=3, dtype=torch.float32), (0, 2, 2)
@@ -305,9 +307,13 @@ def test_layers_of_their_own_angles():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(
-    "name, options, given",
-    [("dca", {"length_scale": 0.1}, None), ("longheads", {"chunk_length": 5, "num_chunks": 4}, None)]
-    + [("esa", {}, None), ("esa", {}, 8)],
+    ("name", "options", "given"),
+    [
+        ("dca", {"length_scale": 0.1}, None),
+        ("longheads", {"chunk_length": 5, "num_chunks": 4}, None),
+        ("esa", {}, None),
+        ("esa", {}, 8),
+    ],
 )
 def test_default_dtypes_change_nothing(name, options, given, dtype):
     case, rope, qkv = build(name, options), ROPES["half-all"](), make_qkv(N, batch=2, dtype=torch.float32)
@@ -325,7 +331,7 @@ def test_default_dtypes_change_nothing(name, options, given, dtype):
 
 
 @pytest.mark.parametrize("given", [None, 8], ids=["exact", "reduced"])
-@pytest.mark.parametrize("name, options", [("esa", {}), ("longheads", {"chunk_length": 4, "score": "bounds"})])
+@pytest.mark.parametrize(("name", "options"), [("esa", {}), ("longheads", {"chunk_length": 4, "score": "bounds"})])
 def test_what_derives_from_a_selector_is_not_taken_for_it(name, options, given):
     """C knows the selectors of the library alone: one that chooses otherwise has its own choice."""
     if given and name != "esa":

@@ -16,9 +16,9 @@ from longspan_eval.figure import wilson
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "training"))
 
-from evaluate_window import log_loss, scores, table, unigram_loss  # noqa: E402
-from ship import sizes  # noqa: E402
-from window_tasks import WINDOW_TASKS  # noqa: E402
+from evaluate_window import log_loss, scores, table, unigram_loss
+from ship import sizes
+from window_tasks import WINDOW_TASKS
 
 WINDOW = 512
 

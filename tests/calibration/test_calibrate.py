@@ -394,7 +394,7 @@ def test_the_bundled_calibration_fits_the_bundled_model(bundled):
 
 @torch.no_grad()
 def test_a_cache_knows_its_calibration(bundled):
-    model, tokenizer = bundled
+    model, _tokenizer = bundled
     ids = torch.randint(0, 1000, (1, 20))
     with longspan.extended(model, "esa", calibration=longspan.bundled_calibration()):
         cache = model(ids, use_cache=True).past_key_values

@@ -214,7 +214,7 @@ def test_files_that_are_no_calibration(tmp_path):
             Calibration.load(path)
     with pytest.raises(CalibrationError, match="does not exist"):
         Calibration.load(tmp_path)
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError):
         calibration().save(tmp_path / "nowhere" / "a.safetensors")
 
 

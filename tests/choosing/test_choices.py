@@ -83,7 +83,7 @@ def test_ties_for_the_last_places(last, tie):
         least = row.sort(descending=True).values[4]
         level = torch.where(row > least + slack, 2, torch.where(row >= least - slack, 1, 0)).tolist()
         place = [n if last else -n for n in range(17)]
-        assert own == sorted(sorted(range(17), key=lambda n: (level[n], place[n]), reverse=True)[:5])  # noqa: B023
+        assert own == sorted(sorted(range(17), key=lambda n: (level[n], place[n]), reverse=True)[:5])
 
 
 def test_only_ties_are_decided_by_place():

@@ -97,7 +97,7 @@ def tried(table, command, option, model, capsys):
             main(args)
         said = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
         code = ended.value.code or 0
-        if "Traceback" in "".join(said) or code != 0 and (len(said) != 1 or "longspan: error: " not in said[0]):
+        if "Traceback" in "".join(said) or (code != 0 and (len(said) != 1 or "longspan: error: " not in said[0])):
             wrong.append((value[:60], code, said[:5]))
     return wrong
 

@@ -69,7 +69,7 @@ def stopped(args, place, number, after, to_all):
     try:
         time.sleep(after)
         (os.killpg if to_all else os.kill)(process.pid, number)
-        out, err = process.communicate(timeout=120)
+        _out, err = process.communicate(timeout=120)
         end = time.monotonic() + 5
         while left_of(process.pid) and time.monotonic() < end:  # what was killed takes a moment to be gone
             time.sleep(0.05)
@@ -86,7 +86,7 @@ def check(args, place, number, after, to_all):
     lines = [line for line in err.splitlines() if line.strip()]
     assert "Traceback" not in err and "Exception ignored" not in err, err
     # A run that measures says where it can be taken up again, once it has begun to.
-    assert lines[-1] == f"longspan: {word}" or args[0] == "eval" and lines[-1].startswith("stopped, with "), err
+    assert lines[-1] == f"longspan: {word}" or (args[0] == "eval" and lines[-1].startswith("stopped, with ")), err
     assert sum(word in line or line.startswith("stopped") for line in lines) == 1
 
 

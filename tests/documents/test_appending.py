@@ -92,9 +92,10 @@ def test_a_kill_around_the_new_manifest(path, fresh, tokenizer, monkeypatch, end
     def ends(*args):
         raise Enough
 
-    with monkeypatch.context() as patched, pytest.raises(Enough):
+    with monkeypatch.context() as patched:
         patched.setattr(Folder, ends_in, ends)
-        append_texts(path, fresh(), tokenizer, MORE)
+        with pytest.raises(Enough):
+            append_texts(path, fresh(), tokenizer, MORE)
     prefill_chunks = []
     document = append_texts(path, fresh(), tokenizer, MORE, done=lambda *now: prefill_chunks.append(now))
     assert not prefill_chunks and document.text.count(MORE[1][1]) == 1

@@ -154,8 +154,8 @@ def test_two_who_append_to_one(document, fresh, tokenizer, tmp_path):
     other.append("\nTwo.")
     with pytest.raises(DocumentError, match="another process changed"):
         other.save(path)
+    document.append("\nThree.")
     with Folder(path).alone(), pytest.raises(DocumentError, match="another process is writing"):
-        document.append("\nThree.")
         document.save(path)
 
 

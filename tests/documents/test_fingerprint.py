@@ -38,7 +38,6 @@ def test_the_last_hashes_are_remembered(fresh, tmp_path, monkeypatch):
 
 def test_a_user_without_a_home(fresh, monkeypatch):
     """As in a container that runs under a number: hashes are computed, and not remembered."""
-
     pwd = pytest.importorskip("pwd")
 
     def unknown(number):

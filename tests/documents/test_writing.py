@@ -75,9 +75,10 @@ def test_a_saving_that_ends_early_leaves_the_calibration(calibrated, fresh, toke
     longspan.extend(other, "esa", calibration=replace(calibration, tokens=calibration.tokens + 1))
     document = longspan.Document.open(path, other, tokenizer)
     document.append("\nMore.")
-    with monkeypatch.context() as patched, pytest.raises(Enough):
+    with monkeypatch.context() as patched:
         patched.setattr(Folder, "finish", ends)
-        document.save(path)
+        with pytest.raises(Enough):
+            document.save(path)
     assert longspan.Document.open(path, fresh(), tokenizer, verify=True).text == text
     document.save(path)
     assert longspan.Document.open(path, fresh(), tokenizer, verify=True).text.endswith("More.")

@@ -122,7 +122,7 @@ def forward(**options):
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "call, says",
+    ("call", "says"),
     [
         (lambda m: longspan.extend(m, "nope"), "unknown method 'nope'; choose one of full"),
         (lambda m: longspan.extend(m, 3), "not int"),

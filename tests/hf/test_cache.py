@@ -152,7 +152,7 @@ def test_as_many_tokens_as_assisted_decoding_tries_can_be_dropped(spec):
 
 @torch.no_grad()
 def test_an_index_that_cannot_go_back_leaves_every_layer_as_it_was():
-    model, cache = filled("smollm3", 300, "longheads:chunk_length=4")
+    _model, cache = filled("smollm3", 300, "longheads:chunk_length=4")
     with pytest.raises(longspan.CacheError, match="fewer candidate tokens"):
         cache.crop(-149)
     assert lengths(cache) == [300, 300]

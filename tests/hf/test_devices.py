@@ -25,7 +25,7 @@ GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 def spread(folder, first, second):
     """The tiny Llama of two layers with each on its device; the embedding and the head are with the first one."""
     make("llama").save_pretrained(folder / "model")
-    where = {name: first for name in ("model.embed_tokens", "model.layers.0", "model.rotary_emb", "lm_head")}
+    where = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.rotary_emb", "lm_head"), first)
     where |= {"model.layers.1": second, "model.norm": first}
     return AutoModelForCausalLM.from_pretrained(
         folder / "model", device_map=where, offload_folder=str(folder / "weights")

@@ -207,7 +207,7 @@ def test_left_padded_batch_equals_single_rows(method):
 
 
 @pytest.mark.parametrize(
-    "make_it, reason",
+    ("make_it", "reason"),
     [
         (falcon, "own code"),
         (gpt2, "no position_embeddings"),

@@ -21,7 +21,7 @@ from longspan.memory.buffer import SPARE
 from support.hf_models import _COMMON, FAMILIES, WINDOW, build, greedy_steps, left_padded, make, prompts
 
 pytest.importorskip("triton")
-from support import tape  # noqa: E402
+from support import tape
 
 INTERPRETED = tiles.interpreting()
 DEVICE = "cpu" if INTERPRETED else "cuda"

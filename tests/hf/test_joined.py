@@ -67,7 +67,8 @@ def test_positions_reach_the_model():
 
 
 @pytest.mark.parametrize(
-    "name, why", [("gemma2", "layer 0"), ("smollm3", "layer"), ("lfm2", "layer 0"), ("llama", None), ("mllama", None)]
+    ("name", "why"),
+    [("gemma2", "layer 0"), ("smollm3", "layer"), ("lfm2", "layer 0"), ("llama", None), ("mllama", None)],
 )
 def test_models_with_layers_of_their_own_say_that_none_can_be_joined(name, why):
     model = make(name) if name in hf_models.FAMILIES else getattr(hf_models, name)()

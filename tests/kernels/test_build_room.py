@@ -109,7 +109,7 @@ def test_a_failure_is_forgotten_with_its_cause(cache, broken, monkeypatch):
 
 
 def test_what_is_no_note_is_no_reason(cache, broken):
-    make_one, calls = broken
+    make_one, _calls = broken
     cc = make_one("internal error")
     why(cc)
     for harm in ("", "[" * 9, "{}", '{"why": 3, "time": "x"}', "[1]"):

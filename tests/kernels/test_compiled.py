@@ -43,7 +43,7 @@ def test_groups_and_head_sizes(group, width, dtype):
     check(per_chunk(1, 71, **options))
 
 
-@pytest.mark.parametrize("dk, dv", [(24, 40), (40, 24), (16, 8), (8, 16), (72, 136), (56, 120)])
+@pytest.mark.parametrize(("dk", "dv"), [(24, 40), (40, 24), (16, 8), (8, 16), (72, 136), (56, 120)])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_sizes_that_differ_and_are_no_multiple_of_sixteen(dk, dv, dtype):
     for group in (1, 2, 4):
@@ -66,7 +66,7 @@ def test_tokens_that_are_seen_from_few_positions():
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
-@pytest.mark.parametrize("runs, rotated", [(1, False), (1, True), (2, False), (4, False), (4, True)])
+@pytest.mark.parametrize(("runs", "rotated"), [(1, False), (1, True), (2, False), (4, False), (4, True)])
 def test_pieces(runs, rotated, rows):
     check(per_chunk(rows, 33, runs=runs, rotated=rotated, batch=2))
 

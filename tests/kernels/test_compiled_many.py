@@ -39,7 +39,7 @@ def test_lengths_of_units(size):
     check(per_row(30, size, 3, share=1, own_positions=False))
 
 
-@pytest.mark.parametrize("dk, dv", [(24, 40), (40, 24), (16, 8), (72, 136), (56, 120)])
+@pytest.mark.parametrize(("dk", "dv"), [(24, 40), (40, 24), (16, 8), (72, 136), (56, 120)])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_sizes_that_differ(dk, dv, dtype):
     check(per_row(21, 16, 3, dk=dk, dv=dv, dtype=dtype))

@@ -171,7 +171,7 @@ def test_where_a_token_does_not_fit_nothing_is_done():
 
 
 @pytest.mark.parametrize(
-    "kind, given, scoring, now, reason",
+    ("kind", "given", "scoring", "now", "reason"),
     [
         ("means", {}, {}, {"stop": 3}, "other entries than a token chooses from"),
         ("means", {}, {}, {"stop": 25}, "other entries than a token chooses from"),

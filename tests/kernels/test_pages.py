@@ -64,7 +64,7 @@ def both(tokens, size, impl, dtype=torch.float32, gap=0, softcap=None):
 
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("tokens", [1, 3, 45])
-@pytest.mark.parametrize("size, gap", [(16, 0), (16, 4), (5, 1), (1, 0), (4096, 0)])
+@pytest.mark.parametrize(("size", "gap"), [(16, 0), (16, 4), (5, 1), (1, 0), (4096, 0)])
 def test_pages_equal_keys_side_by_side(size, gap, tokens, impl):
     (out, lse), (other, other_lse) = both(tokens, size, impl, gap=gap)
     assert_alike(out, other)

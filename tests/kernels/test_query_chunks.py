@@ -67,7 +67,7 @@ def test_attention(share, runs, dtype):
 
 
 @compiled_here
-@pytest.mark.parametrize("rows, edges", [(2, (0, 1, 2)), (7, (0, 1, 2, 4, 5, 7)), (200, (0, 120, 200))])
+@pytest.mark.parametrize(("rows", "edges"), [(2, (0, 1, 2)), (7, (0, 1, 2, 4, 5, 7)), (200, (0, 120, 200))])
 def test_few_rows_and_more_than_a_tile(rows, edges):
     check(per_chunk(rows, 21, group=2, edges=edges))
 

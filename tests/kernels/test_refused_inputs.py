@@ -28,7 +28,7 @@ if cpu.unavailable_reason() is not None:
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-@pytest.mark.parametrize("field, value", [("units", 5), ("units", -1), ("positions", 50), ("positions", -1)])
+@pytest.mark.parametrize(("field", "value"), [("units", 5), ("units", -1), ("positions", 50), ("positions", -1)])
 def test_a_unit_or_position_outside_is_refused(rows, field, value):
     job = per_row(rows, 16, 3)
     indices = getattr(job, field).clone()
@@ -47,7 +47,7 @@ def test_a_position_beyond_the_table_of_a_window_is_refused_whatever_runs():
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-@pytest.mark.parametrize("low, high", [(-1, 9), (0, 91)])
+@pytest.mark.parametrize(("low", "high"), [(-1, 9), (0, 91)])
 def test_a_range_of_keys_outside_is_refused(rows, low, high):
     given, lows, highs = common(rows, 90), torch.zeros(rows, dtype=torch.int64), torch.full((rows,), 90)
     lows[-1], highs[-1] = low, high

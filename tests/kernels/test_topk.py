@@ -24,13 +24,13 @@ def impl(request):
 @pytest.mark.parametrize("tie", [0.0, 0.05])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("near", [0, 1, 4])
-@pytest.mark.parametrize("n, count", [(1, 1), (7, 7), (50, 1), (333, 100), (97, 65), (700, 5)])
+@pytest.mark.parametrize(("n", "count"), [(1, 1), (7, 7), (50, 1), (333, 100), (97, 65), (700, 5)])
 def test_the_reference(impl, n, count, last, tie, near):
     """Also of scores that share the largest nearby, of which many are equal, and of stops beyond the last."""
     check(impl, n, count, last=last, tie=tie, near=near)
 
 
-@pytest.mark.parametrize("last, near, tie", [(False, 1, 0.0), (True, 0, 0.05)])
+@pytest.mark.parametrize(("last", "near", "tie"), [(False, 1, 0.0), (True, 0, 0.05)])
 def test_what_lies_behind_the_stop_does_not_count(last, near, tie):
     """Memory that nobody wrote is never chosen, not even where the scores themselves are no numbers."""
     scores = random(3, 2, 1, 40, seed=5)
@@ -45,7 +45,7 @@ def test_what_lies_behind_the_stop_does_not_count(last, near, tie):
 
 
 @pytest.mark.parametrize("count", [64, 999])
-@pytest.mark.parametrize("last, near", [(False, 0), (True, 1)])
+@pytest.mark.parametrize(("last", "near"), [(False, 0), (True, 1)])
 def test_many_scores(impl, count, last, near):
     check(impl, 5000, count, last=last, tie=0.0, near=near)
 

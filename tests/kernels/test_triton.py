@@ -46,7 +46,7 @@ class Ranges:
 
     lo: tuple[int, ...]
     hi: tuple[int, ...]
-    k_pos: KeyMap = Index()
+    k_pos: KeyMap = Index()  # noqa: RUF009  # it is frozen
 
     def q_pos(self, i):
         return i % 9
@@ -117,7 +117,7 @@ def test_values_of_another_size(dv, dtype):
     check(*setting(DCA, 11, 27, dv=dv, dtype=dtype))
 
 
-@pytest.mark.parametrize("heads, kv_heads", [(1, 1), (2, 2), (3, 1), (14, 2), (35, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (2, 2), (3, 1), (14, 2), (35, 1)])
 def test_groups(heads, kv_heads, monkeypatch):
     """Groups that are no power of two, and one that is larger than a tile."""
     # Small tiles, so that groups exceed one; the interpreter takes larger ones.
@@ -160,7 +160,7 @@ def test_queries_that_are_normalised_after_they_are_rotated(dtype):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 9])
-@pytest.mark.parametrize("start, stop", [(0, 1), (6, 7), (40, 41), (90, 93)])
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (6, 7), (40, 41), (90, 93)])
 def test_decoding_in_parts(start, stop, parts, monkeypatch):
     """One token and few, at chunk borders; more parts than there are steps leave some without a key."""
     # The number of parts follows the GPU, of which there may be none.
@@ -297,7 +297,7 @@ def test_cpu_tensors_are_for_the_interpreter_only(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name, options",
+    ("name", "options"),
     [
         ("dca", {"chunk_size": 13, "local_window": 4}),
         ("longheads", {"chunk_length": 3}),

@@ -17,7 +17,7 @@ from support.cases import HEAD, ROPES, assert_lse_within_budget, assert_within_b
 
 pytest.importorskip("triton")
 
-from longspan.kernels.gathered import triton, triton_jit_chunk  # noqa: E402
+from longspan.kernels.gathered import triton, triton_jit_chunk
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -117,13 +117,13 @@ def test_rows(way, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("runs, rotated", [(1, False), (1, True), (3, False), (4, True)])
+@pytest.mark.parametrize(("runs", "rotated"), [(1, False), (1, True), (3, False), (4, True)])
 def test_pieces(runs, rotated, dtype):
     check(per_chunk(5, 33, runs=runs, rotated=rotated, dtype=dtype))
 
 
 @pytest.mark.parametrize(
-    "width, dv", [(32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (256, 256), (16, 40), (80, 8)]
+    ("width", "dv"), [(32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (256, 256), (16, 40), (80, 8)]
 )
 def test_head_sizes(width, dv):
     for dtype in (torch.float32, torch.bfloat16):
@@ -141,7 +141,9 @@ def test_layouts(rope):
     check(per_chunk(3, 20, rotated=True, rope=rope()))
 
 
-@pytest.mark.parametrize("heads, kv_heads, share", [(4, 2, 1), (4, 2, 4), (3, 1, 1), (3, 1, 3), (14, 2, 2), (18, 1, 1)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "share"), [(4, 2, 1), (4, 2, 4), (3, 1, 1), (3, 1, 3), (14, 2, 2), (18, 1, 1)]
+)
 def test_sharing(heads, kv_heads, share, monkeypatch):
     """Choices by layer, key head and query head; groups that are no power of two, and larger than a tile."""
     # Small tiles and few rows, so that groups exceed one; the interpreter takes larger ones.

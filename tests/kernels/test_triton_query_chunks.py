@@ -17,9 +17,9 @@ from support.jobs import DTYPES, per_chunk, random, whole, wide
 
 pytest.importorskip("triton")
 
-from longspan.kernels.gathered import triton as gathered  # noqa: E402
-from longspan.kernels.gathered import triton_jit_chunk as chunk_jit  # noqa: E402
-from longspan.kernels.scores import triton_jit as scores_jit  # noqa: E402
+from longspan.kernels.gathered import triton as gathered
+from longspan.kernels.gathered import triton_jit_chunk as chunk_jit
+from longspan.kernels.scores import triton_jit as scores_jit
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -39,7 +39,7 @@ class Launched:
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("heads, kv_heads, parts", [(1, 2, 2), (4, 2, 1)])
+@pytest.mark.parametrize(("heads", "kv_heads", "parts"), [(1, 2, 2), (4, 2, 1)])
 def test_scores_of_each_chunk(heads, kv_heads, parts, dtype, monkeypatch):
     q = random(2, heads, 55, parts, 16, dtype=dtype).to(DEVICE)
     keys = random(2, kv_heads, 90, 16, dtype=dtype, seed=1).to(DEVICE)
@@ -85,7 +85,7 @@ def check(job, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("runs, share", [(1, 1), (1, 4), (4, 2)])
+@pytest.mark.parametrize(("runs", "share"), [(1, 1), (1, 4), (4, 2)])
 def test_attention(runs, share, dtype, monkeypatch):
     check(per_chunk(30, 21, share=share, batch=2, runs=runs, dtype=dtype, edges=(0, 3, 4, 19, 30)), monkeypatch)
 

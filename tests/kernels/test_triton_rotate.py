@@ -6,10 +6,10 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from longspan.kernels.gpu import rotate, tiles  # noqa: E402
-from longspan.rope import Rope, Table, layout, rotation  # noqa: E402
-from support.cases import inv_freq  # noqa: E402
-from support.host import META, watched  # noqa: E402
+from longspan.kernels.gpu import rotate, tiles
+from longspan.rope import Rope, Table, layout, rotation
+from support.cases import inv_freq
+from support.host import META, watched
 
 if not tiles.interpreting() and not torch.cuda.is_available():
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
@@ -25,7 +25,7 @@ def tokens_first(tokens, width, dtype):
     return torch.randn(2, tokens, 3, width, generator=g).to(DEVICE, dtype).transpose(1, 2)
 
 
-@pytest.mark.parametrize("width, start, half", CHANNELS)
+@pytest.mark.parametrize(("width", "start", "half"), CHANNELS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("tokens", [1, 37])
 def test_rotations(width, start, half, dtype, tokens):
@@ -38,7 +38,7 @@ def test_rotations(width, start, half, dtype, tokens):
             torch.testing.assert_close(out, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
 
 
-@pytest.mark.parametrize("width, start, half", CHANNELS)
+@pytest.mark.parametrize(("width", "start", "half"), CHANNELS)
 @pytest.mark.parametrize("tokens", [1, 37])
 def test_pairs(width, start, half, tokens):
     x = tokens_first(tokens, width, torch.bfloat16)

@@ -13,7 +13,7 @@ from longspan.kernels.topk import TOPK, topk, triton
 
 pytest.importorskip("triton")
 
-from longspan.kernels.topk import triton_jit  # noqa: E402
+from longspan.kernels.topk import triton_jit
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -143,7 +143,7 @@ def test_a_named_kernel_runs_or_raises():
 
 
 @pytest.mark.parametrize(
-    "shape, name",
+    ("shape", "name"),
     [((1, 1, 1 << 18), "triton"), ((1, 1, 1 << 19), "torch"), ((8, 1 << 19), "triton"), ((32, 513, 64), "triton")],
 )
 def test_torch_keeps_few_long_rows(monkeypatch, shape, name):

@@ -60,7 +60,7 @@ def test_a_model_is_a_name_everywhere_once_it_is_fetched(run, tiny, tmp_path, mo
     assert [each.name for each in fetched(tiny).parent.iterdir()] == ["tiny.gguf"]
     ran = run("inspect", "tiny", "--method", "dca")
     assert ran.code == 0, ran.err
-    model, tokenizer = longspan.load("tiny", device="cpu", quiet=True)
+    model, _tokenizer = longspan.load("tiny", device="cpu", quiet=True)
     assert model.config.max_position_embeddings == 128 and origin("tiny") == "tiny"
 
     (tmp_path / "book.txt").write_text("It was a dark and stormy night. " * 20)

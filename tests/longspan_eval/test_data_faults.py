@@ -41,7 +41,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("name, change, fault", FAULTS)
+@pytest.mark.parametrize(("name", "change", "fault"), FAULTS)
 def test_faults_are_named(tmp_path, name, change, fault):
     shutil.copytree(SAMPLES, tmp_path / "data")
     path = tmp_path / "data" / DATA[name].data.name
@@ -51,7 +51,7 @@ def test_faults_are_named(tmp_path, name, change, fault):
 
 
 @pytest.mark.parametrize(
-    "name, find, replace, fault",
+    ("name", "find", "replace", "fault"),
     [
         ("ruler-qa-1", '"context"', '"kontext"', r"data\[0\]\.paragraphs\[0\]: field 'context' is missing"),
         ("ruler-qa-1", '"context": "Holm', '"kontext": "Holm', r"\.paragraphs\[1\]: field 'context' is missing"),

@@ -36,7 +36,7 @@ def test_lines_come_as_they_are(write):
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    ("change", "said"),
     [
         ({"text": 1}, "field 'text' must be text, not a whole number"),
         ({"text": None}, "field 'text' must be text, not null"),
@@ -61,7 +61,7 @@ def test_a_wrong_field_is_named_with_file_and_line(write, change, said):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    ("line", "said"),
     [
         (b"{", "not JSON .* at character 2"),
         (b'["a"]', "each line must be an object, not a list"),

@@ -17,7 +17,9 @@ FAILED = Sample("pi", 512, 4, 0.5, "", error="out of memory", filler="prose")
 
 
 def same(a, b):
-    return replace(a, loss=0) == replace(b, loss=0) and (a.loss == b.loss or math.isnan(a.loss) and math.isnan(b.loss))
+    return replace(a, loss=0) == replace(b, loss=0) and (
+        a.loss == b.loss or (math.isnan(a.loss) and math.isnan(b.loss))
+    )
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ DEBUG = ("spread", "C")
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    ("said", "expected"),
     [
         ("B", 1),
         (" B. Tomas", 1),
@@ -38,7 +38,7 @@ def test_book_choice(said, expected):
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    ("said", "expected"),
     [
         ("C. spread", 1),
         (" C: spread", 1),
@@ -66,7 +66,7 @@ def test_infinitebench_needs_text_and_letter(score, references):
 
 
 @pytest.mark.parametrize(
-    "answer, options",
+    ("answer", "options"),
     [
         ("B", "B"),
         (" B.", "B"),
@@ -109,13 +109,13 @@ def test_options_named(answer, options):
     assert "".join(sorted(letters.options_named(answer))) == options
 
 
-@pytest.mark.parametrize("said, expected", [("B", 1), ("The answer is B.", 1), ("A", 0), ("AB", 0), ("", 0)])
+@pytest.mark.parametrize(("said", "expected"), [("B", 1), ("The answer is B.", 1), ("A", 0), ("AB", 0), ("", 0)])
 def test_one_letter(said, expected):
     assert letters.one_letter(said, ["B"]) == expected
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    ("said", "expected"),
     [("AC", 1), ("A and C", 1), ("C, A", 1), ("A", 0.25), ("C.", 0.25), ("ABC", 0), ("AB", 0), ("B", 0), ("", 0)],
 )
 def test_letters_give_a_quarter_for_a_part(said, expected):
@@ -123,7 +123,7 @@ def test_letters_give_a_quarter_for_a_part(said, expected):
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    ("said", "expected"),
     [
         ("True", 1),
         ("TRUE, by the story", 1),

@@ -66,7 +66,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name, prediction, references, expected", CASES)
+@pytest.mark.parametrize(("name", "prediction", "references", "expected"), CASES)
 def test_by_hand(name, prediction, references, expected):
     assert getattr(metrics, name)(prediction, references) == pytest.approx(expected, abs=1e-7)
 
@@ -93,14 +93,14 @@ def test_long_sentences_are_scored_and_leave_the_recursion_limit():
 
 
 @pytest.mark.parametrize(
-    "prediction, expected", [("\n\nColor\nDate", 1.0), ("Color Date\n", 0.5), ("Date\nColor", 0.0), ("", 0.0)]
+    ("prediction", "expected"), [("\n\nColor\nDate", 1.0), ("Color Date\n", 0.5), ("Date\nColor", 0.0), ("", 0.0)]
 )
 def test_only_the_first_line_is_scored(prediction, expected):
     assert partial(metrics.on_first_line, metrics.class_match)(prediction, COLOURS) == expected
 
 
 @pytest.mark.parametrize(
-    "prediction, expected",
+    ("prediction", "expected"),
     [(" 5\n\nQuestion: 6", 1.0), ("\nQuestion: 5", 1.0), (" 6\n\nQuestion: 5", 0.0), ("5", 1.0), ("Question:", 0.0)],
 )
 def test_only_what_comes_before_the_next_question_is_scored(prediction, expected):
@@ -114,7 +114,7 @@ def test_references_that_a_score_cannot_use_are_named():
         metrics.class_match("Blue", ["Blue", "Red"])
 
 
-@pytest.mark.parametrize("text, expected", [("A  THE cat, an\nanthem-an!", "cat antheman"), ("", "")])
+@pytest.mark.parametrize(("text", "expected"), [("A  THE cat, an\nanthem-an!", "cat antheman"), ("", "")])
 def test_normalised(text, expected):
     assert metrics.normalised(text) == expected
 

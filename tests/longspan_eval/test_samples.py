@@ -16,8 +16,8 @@ from longspan_eval.sample import Sample
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import samples  # noqa: E402
-from samples import JOURNAL, Samples, archive, read  # noqa: E402
+import samples
+from samples import JOURNAL, Samples, archive, read
 
 ONE = Sample("dca", 512, 3, 0.25, "12345", " 12345.\r\n\u2028\ud800", 1.0, 2.5, 256, 0.5, None, "noise")
 TWO = replace(ONE, seed=4)

@@ -34,7 +34,7 @@ def both():
 
 
 def test_recent_tokens_are_mirrored(offloaded, both):
-    appended, adopted, x = both
+    appended, adopted, _x = both
     new = torch.randn(1, 2, 5, 16)
     for store in (appended, adopted):
         store.append([new], new)

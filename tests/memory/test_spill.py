@@ -43,10 +43,10 @@ def test_it_moves_when_memory_lacks_and_loses_nothing():
     store = KVStore(window=8, spill=Spill(lambda device: FREE))
     keys, values = grown(store, (5, 20))
     assert store.tier == "device"
+    new_keys, new_values = tokens(100)
     with pytest.warns(
         UserWarning, match="memory of cpu runs short, so keys and values move from tier 'device' to 'disk'"
     ):
-        new_keys, new_values = tokens(100)
         store.append(new_keys, new_values)
     assert store.tier == "disk" and store.bytes_by_tier["device"] == 0 < store.bytes_by_tier["disk"]
     assert torch.equal(store.keys[0], torch.cat((keys, new_keys[0]), dim=2))
@@ -59,7 +59,7 @@ def test_tiers_follow_one_another():
     free["cuda"] = FREE
     grown(store, (5,))
     free["cpu"] = 0
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning, match="runs short") as said:
         keys, _ = grown(store, (100,))
     assert [str(one.message).partition("from tier ")[2] for one in said] == ["'device' to 'host'", "'host' to 'disk'"]
     assert store.tier == "disk" and torch.equal(store.keys[0][:, :, 5:], keys)
@@ -67,7 +67,7 @@ def test_tiers_follow_one_another():
 
 def test_what_was_short_at_once_begins_below():
     store = KVStore(spill=Spill(lambda device: 0))
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="runs short"):
         keys, values = grown(store, (3,))
     assert store.tier == "disk" and torch.equal(store.keys[0], keys) and torch.equal(store.values, values)
 
@@ -99,7 +99,7 @@ def test_a_token_that_a_kernel_writes_moves_it_too():
 
 def test_the_folder_is_that_of_the_files(tmp_path):
     store = KVStore(directory=tmp_path, spill=Spill(lambda device: 0))
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="runs short"):
         grown(store, (3,))
     assert store.directory == tmp_path
     with pytest.raises(ValueError, match="nowhere is not a folder"):
@@ -172,7 +172,7 @@ def test_another_error_is_no_refusal(monkeypatch):
 def test_a_reset_begins_anew_on_the_device():
     free = [0]
     store = KVStore(window=4, spill=Spill(lambda device: free[0]))
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="runs short"):
         grown(store, (30,))
     assert store.tier == "disk"
     free[0] = 10**9

@@ -43,7 +43,7 @@ def test_impossible_parameters(name, options, window, rule):
     ],
 )
 def test_values_that_are_no_parameters(make):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"window|chunk_size|\bw\b|angles|scale|factor"):
         make()
 
 

@@ -24,7 +24,7 @@ def parts_of(text):
     """The toy's parts by the folder that each belongs to, with the imports that it uses."""
     tree, lines = ast.parse(text), text.splitlines()
     begins = {name: next(n for n, line in enumerate(lines) if f": {name}/largest_keys.py" in line) for name in PARTS}
-    edges = sorted(begins.values()) + [next(n for n, line in enumerate(lines) if "tests/support/variants.py" in line)]
+    edges = [*sorted(begins.values()), next(n for n, line in enumerate(lines) if "tests/support/variants.py" in line)]
     imports = {
         alias.asname or alias.name: f"from {node.module} import {alias.name}"
         for node in tree.body

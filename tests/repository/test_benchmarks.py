@@ -101,7 +101,7 @@ def test_filling_is_what_appending_would_have_held():
     assert all(torch.equal(x, filled[0]) for x in filled)
     one(*SMALL.qkv(5, torch.float32))
     assert [store.index.tail.stop for store in one.stores] == [105] * 3
-    q, k, v = contestants.random_block(SMALL, torch.float32, "cpu")
+    _q, k, v = contestants.random_block(SMALL, torch.float32, "cpu")
     assert torch.equal(one.stores[0].values[:, :, :100], v[:, :, :100])
     bounds = one.stores[0].index.entries[0, :, :2]
     assert torch.equal(bounds, torch.stack((k[0, :, :8].amin(1), k[0, :, :8].amax(1)), 1)[..., one.rope.order])
@@ -154,7 +154,7 @@ def test_what_is_wrong_or_missing_is_not_timed(monkeypatch):
 
 def common_console():
 
-    return Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
+    return Console(record=True, width=200, file=open("/dev/null", "w"))
 
 
 # Processes and refusals

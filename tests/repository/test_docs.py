@@ -53,7 +53,7 @@ def test_a_name_without_a_docstring_is_named(monkeypatch, tmp_path):
 
 
 def test_a_name_on_no_page_is_named(monkeypatch):
-    monkeypatch.setattr(reference, "pages", lambda: {})
+    monkeypatch.setattr(reference, "pages", dict)
     assert "longspan.selection.Everything is on no page of the reference" in reference.undocumented()
 
 

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -114,7 +113,7 @@ def floors(requirements: list[str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def index() -> Iterator[None]:
+def index() -> None:
     """A package index that answers."""
     asked = uv("compile", "--no-deps", "--no-cache", "-", stdin="typer")
     if asked.returncode != 0:
@@ -122,7 +121,6 @@ def index() -> Iterator[None]:
         if os.environ.get("CI") or not unreachable:
             pytest.fail(f"uv finds no package: {asked.stderr}")
         pytest.skip(f"the package index cannot be reached: {asked.stderr.strip().splitlines()[-1].strip()}")
-    yield
 
 
 def test_one_python_is_promised_everywhere():

@@ -129,7 +129,7 @@ def test_every_picture_and_link_of_the_readme_works_where_it_is_shown(metadata):
             if target.startswith(start):
                 path = ROOT / target.removeprefix(start).partition("#")[0]
                 # An sdist leaves the results' pictures out.
-                assert path.exists() or (ROOT / "PKG-INFO").exists() and path.suffix == ".png", target
+                assert path.exists() or ((ROOT / "PKG-INFO").exists() and path.suffix == ".png"), target
 
 
 def test_nothing_large_is_in_the_repository():

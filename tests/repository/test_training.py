@@ -47,7 +47,7 @@ def answers(tokenizer, ids, marks):
             yield tokenizer.decode(ids[:n]), tokenizer.decode(ids[n:end]), end == len(ids)
 
 
-@pytest.mark.parametrize("length, least", [(64, 40), (128, 40), (256, 80), (512, 150)])
+@pytest.mark.parametrize(("length", "least"), [(64, 40), (128, 40), (256, 80), (512, 150)])
 @pytest.mark.parametrize("kind", [*TASKS, "copy", "recall", "prose"])
 def test_a_row_has_its_length_and_a_mark_for_each_token(sampler, kind, length, least):
     for _ in range(5):

@@ -41,7 +41,7 @@ def writing(path):
         first = 1 if isinstance(node.func, ast.Name) else 0
         modes = [one.value for one in node.keywords if one.arg == "mode"] + node.args[first : first + 1]
         mode = next((one.value for one in modes if isinstance(one, ast.Constant) and isinstance(one.value, str)), "r")
-        if name in WRITERS or name == "open" and set(mode) & set("wax+"):
+        if name in WRITERS or (name == "open" and set(mode) & set("wax+")):
             yield name
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -49,7 +50,7 @@ def test_turns_are_kept_in_memory_or_on_disk(start, alone, tmp_path, disk):
     assert [text for text, *_ in found] == [text for text, *_ in expected]
     assert [read for _, read, _ in expected] == [0, 0, 0] and found[0][1] == 0
     # All of the turn before but its last token, which no forward had read.
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         assert after[1] == before[2] + 6 - 1
     assert (served.host.caches.disk_nbytes > 0) == disk and (served.host.caches.nbytes == 0) == disk
     assert len(served.host.caches) == 1, "the turns before are part of the last one"
@@ -71,7 +72,7 @@ def test_caches_in_use_may_lie_elsewhere(book, tmp_path, tier, method):
     assert [read for _, read, _ in nothing][:3] == [0, 0, 0] and KEY in nothing[3][0]
     for other in others:
         assert [text for text, *_ in other] == [text for text, *_ in nothing]
-        for before, after in zip(other[:2], other[1:3], strict=True):
+        for before, after in pairwise(other[:3]):
             assert after[1] == before[2] + 6 - 1
 
 
@@ -207,7 +208,7 @@ def test_a_turn_about_a_document_is_taken_back(start, book, tmp_path):
     for last in ("\nWho says so?", "\nWhere is it?"):
         answers = []
         for server, id in zip((served, kept), ids, strict=True):
-            messages = first + [{"role": "assistant", "content": said(server.ask(first, document=id, max_tokens=30))}]
+            messages = [*first, {"role": "assistant", "content": said(server.ask(first, document=id, max_tokens=30))}]
             messages.append({"role": "user", "content": last})
             answers.append([said(server.ask(messages, document=id, max_tokens=6)) for _ in range(2)])
         assert answers[0] == answers[1] and answers[0][0] == answers[0][1]

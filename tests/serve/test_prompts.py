@@ -37,7 +37,7 @@ def answers():
 @pytest.fixture
 def prompt(tokenizer, answers):
     """Makes prompts of messages, of the user and the model in turn."""
-    made = Prompts(tokenizer, find_layout(tokenizer), lambda: [], answers, max_characters=10**6)
+    made = Prompts(tokenizer, find_layout(tokenizer), list, answers, max_characters=10**6)
     return lambda *texts: made.chat(messages(texts), None)
 
 
@@ -68,7 +68,7 @@ def test_answers_of_others_have_the_tokens_of_the_template(answers):
     tokenizer = of_bytes()
     tokenizer.backend_tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.chat_template = CHATML
-    made = Prompts(tokenizer, find_layout(tokenizer), lambda: [], answers, max_characters=10**6)
+    made = Prompts(tokenizer, find_layout(tokenizer), list, answers, max_characters=10**6)
 
     def check(*texts):
         prompt = made.chat(messages(texts), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def in_pieces(
 ) -> Tensor:
     """The output over all tokens, fed to the store in pieces that end at ``cuts``."""
     edges = [store.length, *cuts]
-    spans = zip(edges[:-1], edges[1:], strict=True)
+    spans = pairwise(edges)
     return torch.cat([attender(*(x[:, :, a:b] for x in qkv), rope, store=store, **kwargs) for a, b in spans], dim=2)
 
 

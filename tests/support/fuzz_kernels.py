@@ -39,8 +39,10 @@ FAR = (-(2**62), -1, 7, 63, 10**6, 2**62)  # indices and lengths that are somewh
 
 
 def spoil(chance: random.Random, given: Any) -> Any:
-    """``given`` with one tensor cut, lengthened, with an axis more or less, or filled with other indices, or one
-    number changed."""
+    """``given`` with one change.
+
+    A tensor is cut, lengthened, has an axis more or less or other indices, or a number is another one.
+    """
     if is_dataclass(given) and not isinstance(given, type):
         name = chance.choice([field.name for field in fields(given) if getattr(given, field.name) is not None])
         if name in ("rope", "scale", "softcap", "derived"):
@@ -106,7 +108,7 @@ def other_numbers(given: Any) -> Iterator[Any]:
 
     What a kernel derived from its input is its own and no input.
     """
-    if isinstance(given, dict) or is_dataclass(given) and not isinstance(given, type):
+    if isinstance(given, dict) or (is_dataclass(given) and not isinstance(given, type)):
         pairs = given.items() if isinstance(given, dict) else [(f.name, getattr(given, f.name)) for f in fields(given)]
         for name, value in pairs:
             for other in other_numbers(value) if name != "derived" else ():

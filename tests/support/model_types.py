@@ -34,8 +34,8 @@ _SMALL: dict[str, Any] = {
     **dict.fromkeys((*_LAYERS, *_CHOSEN_EXPERTS, "num_key_value_heads", "index_n_heads"), 2),
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "mamba_expand", "eos_token_id"), 2),
     **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "first_k_dense_replace", "mamba_n_groups"), 1),
-    **{"mamba_d_head": 32, "index_topk": 16, "sliding_window": 32, "pad_token_id": 0, "bos_token_id": 1},
-}
+    "mamba_d_head": 32, "index_topk": 16, "sliding_window": 32, "pad_token_id": 0, "bos_token_id": 1,
+}  # fmt: skip
 
 _EVERYWHERE = {"sliding_window": None}
 _LINEAR_FIRST = {"layer_types": ["linear_attention", "full_attention"]}
@@ -72,9 +72,15 @@ _OWN: dict[str, dict[str, Any]] = {
     "phi4_multimodal": {"sliding_window": None, "vision_config": _OF_OTHERS, "audio_config": _OF_OTHERS},
     "phimoe": _EVERYWHERE,
     "qwen4_exp_text": {
-        **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 16},
-        **{"indexer_compress_ratio": 4, "ngram_vocab_size_base": 200, "hc_lowrank": 8, "ple_embed_dim": 32},
-        **{"split_ngram_parts": 4},
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 16,
+        "indexer_compress_ratio": 4,
+        "ngram_vocab_size_base": 200,
+        "hc_lowrank": 8,
+        "ple_embed_dim": 32,
+        "split_ngram_parts": 4,
     },
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "lru_width": 64},
     "reformer": {"is_decoder": True, "axial_pos_embds": False},

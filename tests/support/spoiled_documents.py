@@ -166,7 +166,7 @@ def beyond(place: Path, r: random.Random) -> None:
 def absurd(place: Path, r: random.Random) -> None:
     def change(held):
         kind = r.choice(["segments", "streams"])
-        places = [p for p in leaves(held[kind], int)]
+        places = list(leaves(held[kind], int))
         put(held[kind], r.choice(places), r.choice([2**40, 2**47, 2**62, 10**30]))
 
     edited(place, change, r)

@@ -135,7 +135,7 @@ class StatedLargestKeys:
             for h in range(heads):
                 norms = [float(key.double().norm()) for key in text.k[b, h * kv_heads // heads]]
                 for i in range(own.dense_queries, n):
-                    middle = sorted(range(own.initial, i - own.recent + 1), key=lambda j: -norms[j])  # noqa: B023
+                    middle = sorted(range(own.initial, i - own.recent + 1), key=lambda j: -norms[j])
                     chosen[b, h, i, middle[: own.top_k]] = True
         return chosen
 

@@ -90,7 +90,7 @@ def test_softcap():
 
 
 @pytest.mark.parametrize(
-    "name, options, reason",
+    ("name", "options", "reason"),
     [
         ("longheads", {}, "chooses keys by more .* take longheads with score=bounds and remap=dca"),
         ("longheads", {"score": "bounds"}, "a position of its own; take longheads with score=bounds and remap=dca"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -93,7 +94,7 @@ def test_softcap():
 def requests(cuts, table, size):
     """The new tokens of one text, step by step."""
     edges = [0, *cuts]
-    for first, stop in zip(edges[:-1], edges[1:], strict=True):
+    for first, stop in pairwise(edges):
         yield NewTokens(0, first, stop - first, table[: -(-stop // size)])
 
 

@@ -65,7 +65,7 @@ def test_window_kernel_and_angles(given):
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    ("given", "message"),
     [
         ({"method": "dcaa"}, "unknown method 'dcaa'.*did you mean 'dca'"),
         ({"chunk": 300}, "dca has no parameter 'chunk'.*chunk_size"),
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said_with_the_place(given, message):
         asked({"longspan": given})
 
 
-@pytest.mark.parametrize("page, fits", [(128, 32), (24, 16), (64, 32)])
+@pytest.mark.parametrize(("page", "fits"), [(128, 32), (24, 16), (64, 32)])
 def test_a_chunk_is_made_of_whole_pages(page, fits):
     selection = LongHeads(score="bounds", remap="dca", chunk_length=32, num_chunks=16).selection(512)
     with pytest.raises(AttachError, match=rf"chunks of 32 tokens, and pages have {page}; .* --block-size {fits}, or"):

@@ -18,7 +18,7 @@ class Plain:
         if self.scaled:
             q = q * self.scale(positions)
         out = self.attn(q, k, v)
-        return out
+        return out  # noqa: RET504  # as vLLM writes it
 
 
 class WithNormsBefore(Plain):
@@ -76,7 +76,7 @@ class NormsBeforeInABlock(Plain):
         with self.recorded():
             q, k = self.norm(q), self.norm(k)
             out = self.attn(q, k, v)
-        return out
+        return out  # noqa: RET504
 
 
 class OtherNames(Plain):
@@ -114,7 +114,7 @@ def test_can_be_left_to_the_attention(kind):
 
 
 @pytest.mark.parametrize(
-    "kind, reason",
+    ("kind", "reason"),
     [
         (ScaledBetween, "straight to self.attn"),
         (NormAfter, "straight to self.attn"),

@@ -67,7 +67,7 @@ def test_without_longspan_it_works_as_before(unknown):
 
 
 @pytest.mark.parametrize(
-    "additional, config",
+    ("additional", "config"),
     [({"longspan": "dca"}, None), ({}, SimpleNamespace(dual_chunk_attention_config={"chunk_size": 4}))],
     ids=["asked", "by the model's config"],
 )

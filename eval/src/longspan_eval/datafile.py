@@ -214,7 +214,7 @@ def _check_record(record: Record, file: DataFile, where: str) -> None:
 
 
 def _check(value: Any, name: str, kind: Any) -> None:
-    kinds = kind if isinstance(kind, tuple) else (kind,)
+    kinds: tuple[Any, ...] = kind if isinstance(kind, tuple) else (kind,)
     for one in kinds:
         if get_origin(one) is list and isinstance(value, list):
             for n, item in enumerate(value):

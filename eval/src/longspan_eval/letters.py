@@ -65,8 +65,10 @@ def one_letter(prediction: str, references: Sequence[str]) -> float:
 
 
 def letters(prediction: str, references: Sequence[str]) -> float:
-    """For questions with several right options, L-Eval's rule for Coursera (An et al., 2023): 1.0 for all of them, 0.25
-    for some of them and no wrong one, else 0.0. See ``options_named``."""
+    """L-Eval's rule for questions with several right options (Coursera; An et al., 2023). See ``options_named``.
+
+    1.0 for all right options and no other, 0.25 for some of them and no wrong one, else 0.0.
+    """
     said = options_named(prediction)
     rights = [frozenset(right) for right in several(references)]
     return 1.0 if said in rights else 0.25 if any(said and said < right for right in rights) else 0.0

@@ -23,8 +23,10 @@ ROUGE_KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 def qa_f1(prediction: str, references: Sequence[str]) -> float:
-    """The harmonic mean of precision and recall over words, as in SQuAD: ``normalised``, each word as often as it is
-    there. 0.0 where nothing is shared, also where both are empty."""
+    """The harmonic mean of precision and recall over ``normalised`` words, as in SQuAD.
+
+    A word counts as often as it occurs. 0.0 if no word is shared, also if both texts are empty.
+    """
     return max(_word_f1(normalised(prediction).split(), normalised(right).split()) for right in several(references))
 
 
@@ -108,7 +110,7 @@ def rouge_geometric_mean(prediction: str, references: Sequence[str]) -> float:
     the answers: what is given here is the score of one answer, as of every other task.
     """
     each = [_scorer().score(right, prediction) for right in several(references)]
-    return math.prod(max(scores[kind].fmeasure for scores in each) for kind in ROUGE_KINDS) ** (1 / 3)
+    return math.cbrt(math.prod(max(scores[kind].fmeasure for scores in each) for kind in ROUGE_KINDS))
 
 
 def on_first_line(score: Score, prediction: str, references: Sequence[str]) -> float:

@@ -111,4 +111,5 @@ def _has_template(tokenizer: Any, chat: bool) -> bool:
 
 def _render(tokenizer: Any, said: str) -> str:
     messages = [{"role": "user", "content": said}]
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return text

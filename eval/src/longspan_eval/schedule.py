@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from longspan_eval.cell import Cell
 from longspan_eval.estimate import SKIPPED, Pace, over_limit, takes_all
@@ -77,7 +78,7 @@ class CellPlan:
                 continue
             requests = list(self._requests[n].values())
             edges = [0, *(step for step in sorted(steps) if step < len(requests)), len(requests)]
-            for part, (first, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+            for part, (first, stop) in enumerate(pairwise(edges)):
                 parts.append((rank(cell, part), len(parts), requests[first:stop]))
         seen = {key for key, sample in samples.items() if sample.error is None or not retry_errors}
         ordered = []

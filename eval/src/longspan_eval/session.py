@@ -44,7 +44,8 @@ class Session:
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        device: torch.device = self.model.device
+        return device
 
     def attach(
         self,

@@ -94,4 +94,5 @@ def _crossover(model: PreTrainedModel) -> float:
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     weights = model.num_parameters(exclude_embeddings=True)
-    return max(weights / (config.num_hidden_layers * heads * size), 1.0)
+    crossover: float = max(weights / (config.num_hidden_layers * heads * size), 1.0)
+    return crossover

@@ -93,7 +93,7 @@ class RecallReport:
 
     def mean(self, kind: str, solver: str) -> float:
         """The mean recall of a solver over all layers; ``kind`` is ``"layer"`` or ``"heads"``."""
-        rates = [getattr(row, kind) for row in self.rows if row.solver == solver]
+        rates: list[float] = [getattr(row, kind) for row in self.rows if row.solver == solver]
         return sum(rates) / len(rates)
 
     def title(self) -> str:

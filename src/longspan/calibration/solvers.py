@@ -114,7 +114,8 @@ def sgd(
 
 def _root(c: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(c)
-    return (vectors * values.clamp(min=0).sqrt()[:, None, :]) @ vectors.mT
+    root: Tensor = (vectors * values.clamp(min=0).sqrt()[:, None, :]) @ vectors.mT
+    return root
 
 
 def _check(c_q: Tensor, c_k: Tensor, rank: int) -> None:

@@ -57,7 +57,8 @@ class ByQueryChunk(Choosing):
         return max(border, self.dense_queries)
 
     def alone(self) -> Self:
-        return replace(cast(Any, self), query_chunk=1)
+        single: Self = replace(cast(Any, self), query_chunk=1)  # every selection is a dataclass
+        return single
 
     @property
     def cut_at(self) -> int:

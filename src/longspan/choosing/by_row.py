@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class ByRow(Choosing):
 
     def runs(self, first: int, stop: int, most: int) -> list[tuple[int, int]]:
         edges = [*range(first, stop, most), stop]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(pairwise(edges))
 
     def see(self, positions: ChosenPositionMap, queries: QueryBlock, r0: int, r1: int, units: Tensor) -> PerRow:
         table = queries.table()

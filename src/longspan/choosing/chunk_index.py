@@ -259,8 +259,8 @@ def bound_scores(q: Tensor, low: Tensor, high: Tensor, share: str) -> Tensor:
 
 def _folded(q: Tensor, group: int, share: str) -> Tensor:
     """Queries ``[B, H, T, D]`` as rows of their key heads: summed over the group, or ``[B, Hkv, G · T, D]``."""
-    q = widen(q).unflatten(1, (-1, group))
-    return q.flatten(2, 3) if share == "head" else q.sum(dim=2)
+    grouped: Tensor = widen(q).unflatten(1, (-1, group))
+    return grouped.flatten(2, 3) if share == "head" else grouped.sum(dim=2)
 
 
 def _unfolded(scores: Tensor, q: Tensor, share: str) -> Tensor:
@@ -273,4 +273,5 @@ def _side_by_side(x: Tensor, sets: int) -> Tensor:
     """``[..., H, n, D]`` with the heads that share as one: ``[..., S, n, H / S · D]``."""
     if x.shape[-2] == 1 and x.dim() == 4:  # they lie so already
         return x.reshape(x.shape[0], sets, 1, -1)
-    return x.unflatten(-3, (sets, -1)).transpose(-3, -2).flatten(-2)
+    joined: Tensor = x.unflatten(-3, (sets, -1)).transpose(-3, -2).flatten(-2)
+    return joined

@@ -140,5 +140,5 @@ def summed_queries(q: Tensor, kv_heads: int, share: str) -> Tensor:
     """
     if share == "head":
         return q[:, :, :, None]
-    summed = q.unflatten(1, (kv_heads, -1)).sum(dim=2)
+    summed: Tensor = q.unflatten(1, (kv_heads, -1)).sum(dim=2)
     return summed[:, :, :, None] if share == "group" else summed.transpose(1, 2)[:, None]

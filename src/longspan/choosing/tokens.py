@@ -275,7 +275,8 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
     def rotated(self, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         """Queries ``r0 : r1`` unrotated, summed over their key head's group: ``[B, Hkv, T, D]``."""
         q = queries.between(r0, r1) if queries.rope.norm_q is None else queries.rotated(r0, r1, 0)
-        return q.unflatten(1, (queries.keys.shape[1], -1)).sum(dim=2)
+        summed: Tensor = q.unflatten(1, (queries.keys.shape[1], -1)).sum(dim=2)
+        return summed
 
     def in_one_call(self, table: Table) -> bool:
         return type(self) is ReducedTokenSelector and self.theta_k.shape[0] % cpu.LANES == 0

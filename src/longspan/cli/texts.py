@@ -13,7 +13,7 @@ STDIN = Path("-")
 
 
 def read_text(path: Path) -> str:
-    """Read a non-empty UTF-8 text file, or stdin for ``-``; line ends become ``\\n``, a byte order mark is left out.
+    r"""Read a non-empty UTF-8 text file, or stdin for ``-``; line ends become ``\n``, a byte order mark is left out.
 
     Raises:
         LongspanError: the text is empty or not UTF-8.

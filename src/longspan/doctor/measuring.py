@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -92,7 +93,7 @@ def ladder(length: int) -> list[tuple[int, int]]:
     edges = [0]
     while edges[-1] < length:
         edges.append(edges[-1] + min(max(FIRST, edges[-1]), PREFILL_CHUNK, length - edges[-1]))
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def measure(model: PreTrainedModel, device: torch.device, most: int, seconds: float) -> Run:

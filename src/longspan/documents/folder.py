@@ -221,7 +221,7 @@ class Folder:
 
     @staticmethod
     def _ours(name: str) -> bool:
-        return bool(_OURS.fullmatch(name)) or name.startswith(".longspan-") and name.endswith(".part")
+        return bool(_OURS.fullmatch(name)) or (name.startswith(".longspan-") and name.endswith(".part"))
 
 
 def open_data(folder: Folder, manifest: Manifest, number: int, *, change: bool = False) -> Any:

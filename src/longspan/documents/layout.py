@@ -20,10 +20,10 @@ _JOINT = "\n\n"  # between a text and a question in one message
 
 
 def find_layout(tokenizer: Any, wanted: str = "auto") -> Layout:
-    """The layout of a name: ``"chat"`` is the tokenizer's template, ``"plain"`` text, a line break and question.
+    r"""The layout of a name: ``"chat"`` is the tokenizer's template, ``"plain"`` text, a line break and question.
 
     ``"auto"`` is the template where there is one. Any other text has the places ``{document}`` and ``{question}``, each
-    once, in this order: ``"Read this:\\n{document}\\n\\nQ: {question}\\nA:"``.
+    once, in this order: ``"Read this:\n{document}\n\nQ: {question}\nA:"``.
 
     Raises:
         DocumentError: there is no such layout, or the template does not show a user's text as it is.

@@ -245,7 +245,8 @@ def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str,
                 f"the model is already extended, and {names} would change that; leave them out, or call "
                 "longspan.restore(model) first"
             )
-        return _refuse_longer(model, tokens)
+        _refuse_longer(model, tokens)
+        return
     length = tokens + _ROOM if options["length"] is None else check_count("length", options["length"])
     if length < tokens:
         raise DocumentError(

@@ -46,7 +46,7 @@ class Unnamed:
         self._directory = directory
 
     def open(self, number: int) -> Any:
-        return tempfile.TemporaryFile(prefix="longspan-", dir=self._directory, buffering=0)  # noqa: SIM115
+        return tempfile.TemporaryFile(prefix="longspan-", dir=self._directory, buffering=0)
 
     def keep(self, contents: Contents) -> None:
         """Nothing is taken up again."""

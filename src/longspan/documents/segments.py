@@ -24,7 +24,8 @@ _AT_ONCE = 2**22  # bytes that are read for a checksum at a time
 
 def bytes_of(stream: Stream) -> int:
     """Bytes of one entry of one head."""
-    return stream.width * getattr(torch, stream.dtype).itemsize
+    dtype: torch.dtype = getattr(torch, stream.dtype)
+    return stream.width * dtype.itemsize
 
 
 def plan(start: int, room: int, starts: Sequence[int], rooms: Sequence[int]) -> Segment:

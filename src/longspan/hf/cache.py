@@ -101,7 +101,7 @@ class LongspanCache(Cache):
     @property
     def unfinished(self) -> bool:
         """Whether a forward that filled it broke off, or has not ended."""
-        return self.broken or self.running is not None and self.running.fits
+        return self.broken or (self.running is not None and self.running.fits)
 
     @property
     def stores(self) -> list[KVStore]:
@@ -129,7 +129,8 @@ class LongspanCache(Cache):
                 "longspan's cache was passed to a model that is not extended, or to another one; extend this model and "
                 f"pass longspan.new_cache(model), or leave {CACHE_ARGUMENT} out"
             )
-        return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        found: tuple[Tensor, Tensor] = self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        return found
 
     get_seq_length = untraced(Cache.get_seq_length)
     get_mask_sizes = untraced(Cache.get_mask_sizes)
@@ -160,7 +161,8 @@ class LongspanCache(Cache):
         most = max(n or 0 for n in lengths)
         length = tokens_to_remove if tokens_to_remove > 0 else max(most + tokens_to_remove, 0)
         if length >= most:
-            return self._drop(length)
+            self._drop(length)
+            return
         even = len({n for n in lengths if n is not None}) == 1  # else no forward goes on from here
         kept = self.calls.unchanged(length, self.padding or ()) if even else length
         again = self.calls.again(self, kept, length) if kept < length else None
@@ -173,7 +175,8 @@ class LongspanCache(Cache):
     def _drop(self, length: int) -> None:
         """Keep the first ``length`` tokens."""
         if length == 0:
-            return self.reset()
+            self.reset()
+            return
         lengths = self._lengths()
         most = max(n or 0 for n in lengths)
         if length < most and (stuck := self._stuck(length)) is not None:

@@ -85,7 +85,8 @@ class Forward:
     @property
     def over(self) -> bool:
         """Whether the model was restored since: of a forward that an interrupt ended, nothing else tells its cache."""
-        return self.config._attn_implementation != NAME
+        attention: str = self.config._attn_implementation
+        return attention != NAME
 
     def bare(self, position_embeddings: Any) -> Any:
         """``unrotated``, made once for all layers that are given the same tensors."""
@@ -120,7 +121,7 @@ def refuse_inputs(kwargs: dict[str, Any]) -> None:
         raise LongspanError("longspan attends causally: call without is_causal=False")
     ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
     tokens = embeds if ids is None else ids
-    if torch._C._get_tracing_state() is not None or type(tokens) is not Tensor and is_a(tokens, *_FAKE):
+    if torch._C._get_tracing_state() is not None or (type(tokens) is not Tensor and is_a(tokens, *_FAKE)):
         raise LongspanError(
             "the model is being traced (torch.jit.trace, torch.onnx.export or torch.export), and the graph would not "
             "include what longspan computes in kernels and by the length of a text; call longspan.restore(model) first"

@@ -144,7 +144,7 @@ class _Decoding:
         ids, cache, mask = arguments.get("input_ids"), given_cache(arguments), arguments.get("attention_mask")
         others = [x for name, x in arguments.items() if name not in _PLAIN and x is not None and x is not False]
         one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
-        one = one and (mask is None or isinstance(mask, Tensor) and mask.dim() == 2)
+        one = one and (mask is None or (isinstance(mask, Tensor) and mask.dim() == 2))
         plain = not others and False not in (arguments.get(name, True) for name in _TRUE)
         plain = plain and not any(getattr(self.model.config, name, False) for name in _MORE)
         if one and plain and isinstance(cache, LongspanCache) and cache.get_seq_length():

@@ -59,9 +59,9 @@ class JoinedLayer(CacheLayerMixin):
 
 
 class JoinedCache(Cache):
-    """Caches of one row each, whose next tokens a forward takes in: of ``input_ids`` ``[B, 1]`` row ``n`` goes to the
-    ``n``-th of ``B`` caches, after the tokens that this one holds.
+    """Caches of one row each, whose next tokens one forward takes in.
 
+    Row ``n`` of ``input_ids`` ``[B, 1]`` goes to the ``n``-th of ``B`` caches, after the tokens that this one holds.
     The forward is given neither an attention mask nor positions. If it fails, each cache is as after a failed forward
     of its own.
 
@@ -194,4 +194,4 @@ def release(running: Forward, failed: bool) -> None:
     for one in () if cache is None else members_of(cache):
         if one.running is running:
             one.running = None
-            one.broken = one.broken or running.fits and failed
+            one.broken = one.broken or (running.fits and failed)

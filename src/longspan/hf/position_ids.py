@@ -20,7 +20,7 @@ def check_form(positions: Any, rows: int | None) -> None:
             "longspan numbers the tokens"
         )
     batch = positions.shape[-2] if positions.dim() > 1 else 1
-    if positions.dim() == 0 or rows is not None and batch not in (1, rows):
+    if positions.dim() == 0 or (rows is not None and batch not in (1, rows)):
         raise LongspanError(
             f"position_ids are {list(positions.shape)}, and the batch has {rows} rows; leave position_ids out, and "
             "longspan numbers the tokens"

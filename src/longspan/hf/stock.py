@@ -32,7 +32,7 @@ def stock_layers(config: PreTrainedConfig, run: Container[int]) -> list[Any]:
 def keeps_nothing(layer: Any) -> bool:
     """Whether a layer of a cache holds none of a text's tokens, nor a state that they went into."""
     # Transformers has a layer of its own for that since 5.23, which is not there to be imported before.
-    return type(layer).__name__ == "DummyLayer" or isinstance(layer, IdleLayer) and not layer.is_initialized
+    return type(layer).__name__ == "DummyLayer" or (isinstance(layer, IdleLayer) and not layer.is_initialized)
 
 
 def keeps_a_state(layer: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Models and tokenizers from folders, GGUF files and the hub."""

@@ -141,7 +141,7 @@ class Header:
         stated = {key.removeprefix(own): value for key, value in self.metadata.items() if key.startswith(own)}
         stated.setdefault("attention.head_count_kv", stated.get("attention.head_count"))
         for what, value in stated.items():
-            if what in _ASIDE or what in _ROPE or value == 0 and what.startswith("expert_"):
+            if what in _ASIDE or what in _ROPE or (value == 0 and what.startswith("expert_")):
                 continue
             read = _read(what, config)
             if what == "attention.sliding_window" and read is None and value >= stated["context_length"]:
@@ -187,7 +187,8 @@ def _llama3(parameters: dict[str, Any], dim: int) -> np.ndarray:
     turns = parameters["original_max_position_embeddings"] * frequencies / (2 * np.pi)  # in the original window
     low, high, factor = (parameters[name] for name in ("low_freq_factor", "high_freq_factor", "factor"))
     share = np.clip((turns - low) / (high - low), 0, 1)  # 1: as trained
-    return 1 / ((1 - share) / factor + share)
+    divisors: np.ndarray = 1 / ((1 - share) / factor + share)
+    return divisors
 
 
 def tokenizer_splits(header: Header) -> Any:

@@ -124,7 +124,7 @@ class KVStore:
     def reserve_one(self) -> Slot | None:
         """Memory for the next token; None if it takes more than writing it there, by the index too."""
         kept_at, completes = 0, False
-        if not self.length or self.tier != "device" and self.offloaded:
+        if not self.length or (self.tier != "device" and self.offloaded):
             return None
         self._buffers[0].reserved.check_process()
         if self.index is not None:

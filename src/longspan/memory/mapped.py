@@ -187,6 +187,7 @@ class Mapped(TokenBlock):
 
 
 def free_space(file: int) -> float:
+    """Free bytes of the disk of an open file; infinity if the system does not say."""
     if not hasattr(os, "fstatvfs"):
         return math.inf
     disk = os.fstatvfs(file)

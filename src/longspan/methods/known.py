@@ -36,7 +36,8 @@ class KnownMethods(MutableMapping[str, type[Method]]):
                 raise LongspanError(f"{_described(entry)} has the name of another method; {_out(entry)}")
             found[entry.name] = _loaded(entry)
         # A package may have looked at the methods, and added some, as it was imported.
-        return vars(self).get("_all", found)
+        known: dict[str, type[Method]] = vars(self).get("_all", found)
+        return known
 
     def __getitem__(self, name: str) -> type[Method]:
         return self._all[name]

@@ -123,5 +123,7 @@ def refuse_other_kinds(model: PreTrainedModel) -> None:
 
 def decoder_of(model: PreTrainedModel, modules: list[nn.Module]) -> nn.Module:
     """The innermost model that holds all attention modules, whose forward makes the cache and the masks."""
-    holding = [m for m in model.modules() if isinstance(m, PreTrainedModel) and set(modules) <= set(m.modules())]
+    holding: list[nn.Module] = [
+        m for m in model.modules() if isinstance(m, PreTrainedModel) and set(modules) <= set(m.modules())
+    ]
     return holding[-1]

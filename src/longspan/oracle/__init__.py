@@ -10,12 +10,8 @@ from longspan.oracle.remaps import seen_far, seen_in_dual_chunks, seen_ranked
 from longspan.oracle.statements import Inputs, KeptMask, chosen, laid, marked, states
 
 __all__ = [
-    "KeptMask",
     "Inputs",
-    "topk_blocks",
-    "topk_chunks",
-    "topk_middle",
-    "topk_tokens",
+    "KeptMask",
     "chosen",
     "chunk_scores",
     "far_and_near",
@@ -29,4 +25,8 @@ __all__ = [
     "slots",
     "states",
     "token_scores",
+    "topk_blocks",
+    "topk_chunks",
+    "topk_middle",
+    "topk_tokens",
 ]

@@ -48,9 +48,9 @@ def topk_blocks(
             for b in range(batch):
                 worth = {}
                 for first in range(initial, a - local - block + 1, block):
-                    members = sorted(range(first, first + block), key=lambda m: -float(score[b, m]))  # noqa: B023
+                    members = sorted(range(first, first + block), key=lambda m: -float(score[b, m]))
                     worth[first] = float(bare[b, a:z, members[:representatives]].sum())
-                best = sorted(sorted(worth, key=lambda first: -worth[first])[:blocks])  # noqa: B023
+                best = sorted(sorted(worth, key=lambda first: -worth[first])[:blocks])
                 own.append([first + n for first in best for n in range(block)])
             chosen.append(torch.tensor(own))
         for query in range(a, z):  # the tokens from max(a - local, 0) up to the query are local to it
@@ -77,7 +77,7 @@ def topk_middle(q: Tensor, k: Tensor, rope: Rope, *, sinks: int, recent: int, to
         for h in range(heads):
             for i in range(sinks + recent, total):
                 middle = range(sinks, i - recent + 1)
-                best = sorted(middle, key=lambda j: float(logits[b, h, i, j]), reverse=True)[:top_k]  # noqa: B023
+                best = sorted(middle, key=lambda j: float(logits[b, h, i, j]), reverse=True)[:top_k]
                 chosen[b, h, i, : len(best)] = torch.tensor(sorted(best))
     return chosen
 

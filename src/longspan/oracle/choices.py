@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def topk_chunks(
         for h in range(heads):
             for i in range(dense_queries, total):
                 rest = list(range(int(first), i // length - local + 1))
-                rest.sort(key=lambda c: float(scores[b, h, i, c]), reverse=not lowest)  # noqa: B023
+                rest.sort(key=lambda c: float(scores[b, h, i, c]), reverse=not lowest)
                 chosen[b, h, i] = torch.tensor(sorted(rest[: chosen.shape[-1]]))
     return chosen
 
@@ -147,7 +148,7 @@ def token_scores(
         each = q.double() @ k.double().repeat_interleave(heads // kv_heads, dim=1).mT
     heads_per_choice = {"head": 1, "group": heads // kv_heads, "layer": heads}[share]
     grouped = each.unflatten(1, (-1, heads_per_choice))
-    combined = grouped.sum(dim=2) if combine == "sum" else grouped.amax(dim=2)
+    combined: Tensor = grouped.sum(dim=2) if combine == "sum" else grouped.amax(dim=2)
     return combined.repeat_interleave(heads_per_choice, dim=1)
 
 
@@ -167,7 +168,7 @@ def topk_tokens(
                 f = scores[b, h, a:z, initial : a - local]
                 best = (f - f.amax(dim=1, keepdim=True)).amax(dim=0).tolist()
                 near = [max(best[max(n - proximity, 0) : n + proximity + 1]) for n in range(len(best))]
-                ranked = sorted(middle, key=lambda m: near[m - initial], reverse=True)  # noqa: B023
+                ranked = sorted(middle, key=lambda m: near[m - initial], reverse=True)
                 chosen[b, h, p] = torch.tensor(sorted(ranked[:top_k]))
     return chosen
 
@@ -236,7 +237,7 @@ class StatedTokens:
 def query_chunks_of(own: Any, n: int) -> list[tuple[int, int]]:
     """The query chunks ``(first, one past the last)`` of one call over ``n`` tokens, more than ``dense_queries``."""
     edges = sorted({own.dense_queries, n, *range(0, n, own.query_chunk)})
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def mask_of_query_chunks(tokens: Tensor, query_chunks: ChunkRanges, n: int) -> Tensor:

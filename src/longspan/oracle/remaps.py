@@ -50,20 +50,24 @@ def seen_in_dual_chunks(keep: Tensor, s: int, w: int, c: int) -> Tensor:
 
 @states("InOrder")
 def stated_in_order(positions: Any, kept: KeptMask) -> Tensor:
+    """``seen_ranked`` of the kept keys: ``[..., T, N]`` int64, as of every statement here."""
     return seen_ranked(kept.keep)
 
 
 @states("FarPosition")
 def stated_far(positions: Any, kept: KeptMask) -> Tensor:
+    """``seen_far``, at the map's far position."""
     return seen_far(kept.keep, kept.borders, positions.far)
 
 
 @states("Chunked")
 def stated_dual_chunks(positions: Any, kept: KeptMask) -> Tensor:
+    """``seen_in_dual_chunks``, of the map's chunks."""
     return seen_in_dual_chunks(kept.keep, positions.size, positions.local, positions.window)
 
 
 @states("CappedOrFar")
 def stated_capped(positions: Any, kept: KeptMask) -> Tensor:
+    """Chosen keys at the far position, the others at their distance, at most ``cap``."""
     i, j = torch.arange(kept.keep.shape[-2])[:, None], torch.arange(kept.keep.shape[-1])[None, :]
     return torch.where(kept.chosen, positions.far, (i - j).clamp(max=positions.cap))

@@ -33,8 +33,14 @@ def room(cache: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _OneMore:
-    """Of several requests one new token each: their rows in the batch, their pages, the pages that hold the bounds of
-    the tokens before, and whether a token is the first of its chunk."""
+    """One new token of each of several requests.
+
+    Attributes:
+        rows: their rows in the batch.
+        pages: the pages of the tokens.
+        before: the pages that hold the bounds of the tokens before.
+        first: whether a token is the first of its chunk.
+    """
 
     rows: Tensor
     pages: Tensor

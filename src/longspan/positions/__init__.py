@@ -9,6 +9,7 @@ from longspan.positions.ranked import InOrder
 __all__ = [
     "Capped",
     "CappedOrFar",
+    "ChosenPositionMap",
     "Chunked",
     "FarPosition",
     "Gather",
@@ -16,7 +17,6 @@ __all__ = [
     "InOrder",
     "PositionMap",
     "RankedAfterSinks",
-    "ChosenPositionMap",
     "ShiftedBeyond",
     "Unchanged",
 ]

@@ -19,6 +19,7 @@ def identity(i: Tensor) -> Tensor:
 
 
 def constant(value: int) -> IndexMap:
+    """The map of every index to ``value``; any shape."""
     return lambda i: torch.full_like(i, value)
 
 

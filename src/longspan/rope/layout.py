@@ -32,7 +32,7 @@ def interleaved_order(size: int, start: int, end: int) -> Tensor:
 def interleave(x: Tensor, start: int, end: int) -> Tensor:
     """``x`` ``[..., D]`` with its channels in ``interleaved_order``."""
     few = x.dim() == 4 and x.shape[2] <= _FEW and x.device.type == "cpu"
-    if few or torch.is_grad_enabled() and x.requires_grad:
+    if few or (torch.is_grad_enabled() and x.requires_grad):
         return x.index_select(-1, interleaved_order(x.shape[-1], start, end).to(x.device))
     out = empty_tokens_first(x)
     kernel = KERNELS.get(x.device.type)

@@ -119,7 +119,7 @@ class Engine:
         with self._changed:
             self._draining = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._waiting and not self._running or not self._thread.is_alive())
+            self._changed.wait_for(lambda: (not self._waiting and not self._running) or not self._thread.is_alive())
 
     def stop(self) -> None:
         """End after the step that runs; what is not done is closed."""

@@ -25,6 +25,8 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 @dataclass(frozen=True)
 class Message:
+    """A message of a chat: ``role`` is "system", "user" or "assistant"."""
+
     role: str
     text: str
 

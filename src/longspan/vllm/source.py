@@ -55,7 +55,7 @@ def _executed(body: list[ast.stmt], module: Any) -> Iterator[ast.stmt]:
 
 def _truth(test: ast.expr, module: Any) -> bool | None:
     """A condition's value for this module; None where it asks after anything else."""
-    if any(isinstance(node, ast.Name) and node.id != "self" or isinstance(node, ast.Call) for node in ast.walk(test)):
+    if any((isinstance(node, ast.Name) and node.id != "self") or isinstance(node, ast.Call) for node in ast.walk(test)):
         return None
     try:
         return bool(eval(compile(ast.Expression(test), "<condition>", "eval"), {"__builtins__": {}}, {"self": module}))

@@ -29,7 +29,7 @@ def test_what_is_damaged_is_not_published():
         place for place, one in tables.items() if one.unread or one.picture
     }
     (ninth,) = published("esa", "Table 9")
-    assert dict((row[0], row[1]) for row in ninth.rows)["Qasper"] is None
+    assert {row[0]: row[1] for row in ninth.rows}["Qasper"] is None
     (seventh,) = published("esa", "Table 7")
     assert [row[0] for row in seventh.rows if None not in row] == ["3"]
 

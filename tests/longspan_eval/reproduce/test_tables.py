@@ -212,14 +212,14 @@ class Killed(BaseException):
     """What a signal is to the code that it ends."""
 
 
-def test_a_kill_and_resume_give_the_same(session, tmp_path, monkeypatch, after=5):
+def test_a_kill_and_resume_give_the_same(session, tmp_path, monkeypatch):
     def without_times(samples):  # losses as the journal keeps them
         return {k: (one.prediction, one.correct, f"{one.loss:.6f}", one.error) for k, one in samples.items()}
 
     session.max_length = 2 * session.subject.window
     plans = [few(select(PAPERS["longheads"], [name])[0], session) for name in ("table-1", "figure-4", "table-7")]
     straight = quietly(plans, session, tmp_path / "straight.jsonl")
-    real, done = PaperSession.measure, []
+    real, done, after = PaperSession.measure, [], 5
 
     def dies(self, one):
         if len(done) == after:

@@ -66,7 +66,7 @@ def test_a_key_changes_with_the_versions(monkeypatch):
 
 
 def test_a_key_changes_with_the_record_and_nothing_else_of_the_file(data):
-    made = dict(tasks=(READ,), lengths=(512,), samples=9, data_dir=data)
+    made = {"tasks": (READ,), "lengths": (512,), "samples": 9, "data_dir": data}
     before = set(keys(study(**made)))
     lines = (data / "read.jsonl").read_text().splitlines()
     lines[4] = '{"answer": "other"}'

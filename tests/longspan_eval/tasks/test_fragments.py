@@ -56,7 +56,7 @@ def test_fitting_takes_all_there_are_and_bears_no_end(tokenizer):
 @pytest.mark.parametrize(("items", "text"), [(["1"], "[1]"), (["1", "2"], "[1, 2]"), (["7", "8", "9"], "[7, 8, 9]")])
 def test_listed(byte_tokenizer, items, text):
     pieces = listed(byte_tokenizer, items, ("[", "]"))
-    assert len(pieces) == len(items) and byte_tokenizer.decode(sum(pieces, [])) == text
+    assert len(pieces) == len(items) and byte_tokenizer.decode([token for piece in pieces for token in piece]) == text
 
 
 def test_the_prose_is_the_bundled_text(byte_tokenizer):

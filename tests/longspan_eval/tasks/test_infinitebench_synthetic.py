@@ -54,7 +54,7 @@ def test_kv_leaves_less_than_a_pair(byte_tokenizer):
 
 
 def test_kv_of_one_pair(byte_tokenizer):
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=r"takes \d+$") as refused:
         build(byte_tokenizer, "kv", 100, 0)
     example, text = build(byte_tokenizer, "kv", int(str(refused.value).split()[-1]), 0)
     assert list(data_of(text).values()) == [example.answer] and example.placed == 0.0

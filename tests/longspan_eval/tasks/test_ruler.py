@@ -149,7 +149,7 @@ def test_common_words_repeat_more_where_words_run_out(tokenizer, monkeypatch):
     few = vocabulary()[:200]
     monkeypatch.setattr(ruler_words, "vocabulary", lambda: few)
     own = copy.copy(tokenizer)  # the words' tokens are remembered for each tokenizer
-    example, text = build(own, "cwe", 20_000, 2)
+    _example, text = build(own, "cwe", 20_000, 2)
     asked = words_of(text.rpartition("Memorize the ones that appear most often.\n")[2].partition("\nQuestion")[0])
     by_times = Counter(asked.values())
     rare, often = sorted(by_times)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 WIDTHS = {"phone": (360, 740), "tablet": (820, 1100), "desktop": (1440, 900)}
@@ -149,7 +151,7 @@ def test_landmarks_and_headings(page, ask):
             "all => all.map((x) => x.tagName)"
         )
     ]
-    assert levels[0] == 1 and all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
     assert page.evaluate("document.documentElement.lang") == "en"
 
 

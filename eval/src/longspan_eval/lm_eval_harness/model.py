@@ -101,7 +101,7 @@ class LongspanLM(HFLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """Facts of lm-eval beside the results, and the attached method with every parameter."""
-        found = super().get_model_info()
+        found: dict[str, Any] = super().get_model_info()
         found["longspan"] = {"version": longspan.__version__, "max_length": self.max_length, "method": STOCK}
         if self.report is not None:
             found["longspan"] |= {
@@ -128,13 +128,17 @@ class LongspanLM(HFLM):
             if ids is not None and text == doc[PROMPT] and text == self.tokenizer.decode(ids[len(lead) :]):
                 self._exact[text] = list(ids)
         try:
-            return super().generate_until(requests, disable_tqdm=disable_tqdm)
+            answers: list[str] = super().generate_until(requests, disable_tqdm=disable_tqdm)
+            return answers
         finally:
             self._exact = {}
 
     def tok_encode(self, string: str, *args: Any, **more: Any) -> list[int]:
         """The tokens of a text."""
-        return self._exact[string] if string in self._exact else super().tok_encode(string, *args, **more)
+        if string in self._exact:
+            return self._exact[string]
+        ids: list[int] = super().tok_encode(string, *args, **more)
+        return ids
 
     def tok_batch_encode(
         self,
@@ -145,7 +149,10 @@ class LongspanLM(HFLM):
     ) -> tuple[Tensor, Tensor]:
         """Tokens and mask ``[rows, longest]`` of several texts."""
         if not any(string in self._exact for string in strings):
-            return super().tok_batch_encode(strings, padding_side, left_truncate_len, truncation)
+            encoded: tuple[Tensor, Tensor] = super().tok_batch_encode(
+                strings, padding_side, left_truncate_len, truncation
+            )
+            return encoded
         rows = [self._encoded(string, truncation) for string in strings]
         longest = max(map(len, rows))
         if left_truncate_len and longest > left_truncate_len:
@@ -156,19 +163,23 @@ class LongspanLM(HFLM):
         if string in self._exact:
             return self._exact[string]
         ids, _ = super().tok_batch_encode([string], truncation=truncation)
-        return ids[0].tolist()
+        row: list[int] = ids[0].tolist()
+        return row
 
     def _loglikelihood_tokens(
         self, requests: list[Any], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         """As lm-eval's, which pads a batch on the right without a mask: row by row where that would change a row."""
         batch = self.batch_size_per_gpu
+        found: list[tuple[float, bool]]
         if self.report is None or batch == 1 or not row_by_row(self.report.method):
-            return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
+            found = super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
+            return found
         _log.info("likelihoods are read one by one: %s would see the padding of a batch", self.report.method.name)
         self.batch_size_per_gpu = 1
         try:
-            return super()._loglikelihood_tokens(requests, disable_tqdm)
+            found = super()._loglikelihood_tokens(requests, disable_tqdm)
+            return found
         finally:
             self.batch_size_per_gpu = batch
 

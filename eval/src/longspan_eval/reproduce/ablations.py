@@ -217,6 +217,8 @@ class LargestTokens(Tokens):
 
 
 class LargestSelector(TokenSelector):
+    """The selector of ``LargestTokens``."""
+
     def token_scores(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         assert queries.scored is not None
         q, keys = self.rotated(queries, r0, r1), queries.scored[:, :, low:high]

@@ -84,7 +84,7 @@ class Counted(Measure):
         session.attach(self.spec, self.length)
         ids = torch.tensor([list(self.text.ids[: self.length])], device=session.device)
         with record(session.model) as trace:
-            logits, cache = prefill(session.model, ids[:, :-1], 1)
+            _, cache = prefill(session.model, ids[:, :-1], 1)
             session.model(ids[:, -1:], use_cache=True, **{CACHE_ARGUMENT: cache})
             choices = trace.at(self.length - 1)
         attended = [one.units.shape[-1] * one.size + _tokens(one) for one in choices]

@@ -56,6 +56,7 @@ _LONGBENCH_FILES = partial(read_tasks, NAMES)
 
 
 def stride(session: PaperSession) -> int:
+    """Tokens between the windows of a text: the paper's 256, or half a window on the quick scale."""
     return session.choose(session.tokens(256, WINDOW), max(session.tokens(WINDOW // 2, WINDOW), 1))
 
 

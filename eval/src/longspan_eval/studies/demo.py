@@ -147,7 +147,7 @@ def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = Fa
     samples = measured(plan, Pace(subject), aside)
     figures = plan.figures(samples)
     console.print(terminal.Beside([(name, [pair for pair in figures if pair[0].table == name]) for name in tables()]))
-    body = {
+    body: dict[str, Any] = {
         "task": "a passkey hidden in held-out prose; perplexity over the last 256 tokens of the same prose"
         + ("; one of 12 facts in such prose, asked for in plain words" if FACT in tables() else ""),
         "model": {

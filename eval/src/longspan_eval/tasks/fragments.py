@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 from longspan.text.encode import beginning, encode
 from longspan_eval.task import Record
@@ -79,6 +79,6 @@ def check_asked(name: str, depth: float | None, record: Record | None, *, at_dep
         raise ValueError(f"depth must lie in 0..1, not {depth}")
 
 
-def too_few(name: str, length: int, least: int) -> NoReturn:
-    """The refusal of a length that a prompt of ``least`` tokens, answer included, does not fit in."""
-    raise ValueError(f"{length} tokens are too few: {name} takes {least}")
+def too_few(name: str, length: int, least: int) -> ValueError:
+    """The error for a length that a prompt of ``least`` tokens, answer included, does not fit in."""
+    return ValueError(f"{length} tokens are too few: {name} takes {least}")

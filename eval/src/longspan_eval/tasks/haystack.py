@@ -164,7 +164,7 @@ def hide(
     hay = grow(max(room, 0))
     size = len(hay.ids)
     if size > room:
-        too_few(name, length, length - room + size)
+        raise too_few(name, length, length - room + size)
     gaps = [hay.back(needle.depth) if back else hay.nearest(needle.depth) for needle in needles]
     body = hay.with_needles(list(zip(gaps, pieces, strict=True)))
     return head + body + tail, [gap / size if size else 0.0 for gap in gaps]

@@ -129,7 +129,7 @@ class KeyValues:
             if size <= room:
                 break
             if self.pairs is not None or not others:
-                too_few(self.name, length, length - room + size)
+                raise too_few(self.name, length, length - room + size)
             others.pop()
         pad = noise_tail(tokenizer, room - size if self.pairs is None else 0)
         body = [token for ids in pieces for token in ids]
@@ -194,7 +194,7 @@ class MathFind:
             if size <= room:
                 break
             if self.numbers is not None or len(numbers) == 3:
-                too_few(self.name, length, length - room + size)
+                raise too_few(self.name, length, length - room + size)
             numbers.pop()
         pad = noise_tail(tokenizer, room - size if self.numbers is None else 0)
         body = [token for ids in pieces for token in ids]

@@ -137,8 +137,9 @@ def _hotpotqa(document: Any, path: Path) -> list[Record]:
         where = f"question {n + 1}"
         _field(question, where, "question", str)
         _field(question, where, "answer", str)
-        _field(question, where, "context", list[list])
+        _field(question, where, "context", list)
         for m, passage in enumerate(question["context"]):
+            _field({f"context[{m}]": passage}, where, f"context[{m}]", list)
             if len(passage) != 2 or not isinstance(passage[0], str):
                 raise ValueError(f"{where}: field 'context[{m}]' must be a title and a list of sentences")
             _field({f"context[{m}][1]": passage[1]}, where, f"context[{m}][1]", list[str])

@@ -84,7 +84,7 @@ def build_cwe(
         example, least = _numbered_list(tokenizer, length, seed, counts)
         if example is not None:
             return example
-    too_few(CWE, length, least)
+    raise too_few(CWE, length, least)
 
 
 def _numbered_list(tokenizer: Any, length: int, seed: int, counts: Counts) -> tuple[Example | None, int]:
@@ -175,7 +175,7 @@ def build_fwe(
         return sum(times * len(ids) for times, ids in zip(frequencies(total, len(words)), tokens, strict=True))
 
     if room < size(LEAST_WORDS):
-        too_few(FWE, length, length - room + size(LEAST_WORDS))
+        raise too_few(FWE, length, length - room + size(LEAST_WORDS))
     total = max_fitting(2 * room, lambda n: size(n) <= room)
     while frequencies(total, 5)[3] == frequencies(total, 5)[4]:
         total -= 1  # or the third most frequent word would be as frequent as another

@@ -57,7 +57,7 @@ class Watched:
         ):
             _refuse()
         held, version = self._seen
-        if freq is held and _version(freq) == version or freq.device.type == "meta":  # there where offloaded
+        if (freq is held and _version(freq) == version) or freq.device.type == "meta":  # there where offloaded
             return
         now = freq.detach().cpu()
         if not any(_cast(known, now) for known in (self._last, self._probed)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import torch
@@ -159,7 +160,7 @@ def _blocks(lows: Sequence[Tensor], highs: Sequence[Tensor], rows: int) -> tuple
     for lo in lows:
         sliding[1:] |= (lo[1:] - lo[:-1]) == 1
     blocks = []
-    for r0, r1 in zip(edges[:-1], edges[1:], strict=True):
+    for r0, r1 in pairwise(edges):
         step = TILE if bool(sliding[r0 + 1 : r1].any()) else r1 - r0
         for a in range(r0, r1, step):
             b = min(a + step, r1)

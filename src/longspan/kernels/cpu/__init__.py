@@ -172,7 +172,7 @@ def run_steps(steps: Sequence[Step], packed: bytes, numbers: int | None = None, 
     current = _settings.get()
     if threads is None:
         one = len(steps) == 1 and steps[0][1] == 1
-        alone = one or numbers is not None and numbers < 2 * current.numbers_per_thread
+        alone = one or (numbers is not None and numbers < 2 * current.numbers_per_thread)
         # Never on some of torch's threads: OpenMP would end the others, and start them again the next time.
         threads = 1 if alone else torch.get_num_threads()
         if current.around is not None:

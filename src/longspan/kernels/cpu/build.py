@@ -236,6 +236,7 @@ def _digest(path: Path) -> str:
 
 
 def library_name(cc: tuple[str, ...]) -> str:
+    """The stem of the library's file: it changes with sources, flags, compiler and processor."""
     parts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
     flags = " ".join((*FLAGS, *NATIVE, *_sizes()))
     parts += [" ".join(cc).encode(), version(cc).encode(), flags.encode(), processor().encode()]

@@ -15,8 +15,10 @@ CHANNELS_AT_ONCE = 1 << 28  # of the keys that are copied for some rows (bf16: 5
 
 
 def brought_chunk(chunk: PerQueryChunk) -> PerQueryChunk:
-    """The job of one chunk over its tokens alone, on the device of the queries; heads that choose for themselves get
-    keys of their own."""
+    """The job of one chunk over its tokens alone, on the device of the queries.
+
+    Heads that choose for themselves get keys of their own.
+    """
     tokens = chunk.tokens.to(chunk.keys.device)
     heads = max(chunk.keys.shape[1], tokens.shape[1])
     own = tokens.repeat_interleave(heads // tokens.shape[1], dim=1)

@@ -34,8 +34,10 @@ class _Room:
 
 
 def run(job: PerRow | PerQueryChunk, flash: bool) -> Iterator[Part]:
-    """Some rows of the job at a time: their output and log-sum-exp, by matrix products, or by flash attention where
-    rows that see the same units come together."""
+    """Some rows of the job at a time: their output and log-sum-exp.
+
+    By matrix products, or by flash attention if rows that see the same units come together.
+    """
     if isinstance(job, PerRow):
         return by_row(job, flash)
     return ((rows, *by_query_chunk(chunk, flash)) for rows, chunk in job.chunks())

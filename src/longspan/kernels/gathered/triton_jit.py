@@ -140,7 +140,7 @@ def schedule(chosen_ptr, tiles_ptr, pairs, available, most, PLACES: tl.constexpr
         end = tl.where(unit < available, end, start)
         count = tl.cdiv(end - start, PLACES)
         tile = before + tl.cumsum(count, 0) - count
-        for n in range(0, tl.max(count, 0)):
+        for n in range(tl.max(count, 0)):
             at = tiles_ptr + (tile + n) * 3
             place = start + n * PLACES
             tl.store(at, unit, mask=n < count)
