@@ -11,10 +11,10 @@ from typing import Any
 
 from longspan_eval.figure import wilson
 from longspan_eval.interval import half_width
+from longspan_eval.reading import Reading
 from longspan_eval.sample import Sample, finite
 from longspan_eval.spec import STOCK, parse_spec
 from planted import Kind, Texts
-from reading import Reading
 
 CUT = "stock, the window's end alone"
 
