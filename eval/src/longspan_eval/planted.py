@@ -54,7 +54,7 @@ class Planted:
 def plant(
     tokenizer: Any,
     head: Sequence[int],
-    units: Sequence[Sequence[int]],
+    units: Sequence[list[int]],
     start: int,
     length: int,
     asked: tuple[Asked, ...],
@@ -135,7 +135,7 @@ def sentences(text: str, tokenizer: Any) -> list[list[int]]:
     return inside(tokenizer, texts)
 
 
-def _from(units: Sequence[Sequence[int]], start: int, room: int) -> Iterator[Sequence[int]]:
+def _from(units: Sequence[list[int]], start: int, room: int) -> Iterator[list[int]]:
     """Whole sentences from token ``start`` on, the last cut so that they are ``room`` tokens."""
     at = 0
     for unit in units:
