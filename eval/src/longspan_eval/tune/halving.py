@@ -68,14 +68,16 @@ def standing(count: int, done: Done, budget: float, texts: int) -> Standing:
             took.setdefault(row, []).append(one.seconds)
     usual = fmean(fmean(own) for own in took.values()) if took else 0.0
 
-    def fits(rows: Sequence[int], share: float = 1.0) -> bool:
-        return spent + sum(fmean(took.get(row, [usual])) for row in rows) <= share * budget
+    first = sum(one.seconds for (_, text), one in done.items() if text == 0)
+
+    def fits(rows: Sequence[int], before: float = spent, share: float = 1.0) -> bool:
+        return before + sum(fmean(took.get(row, [usual])) for row in rows) <= share * budget
 
     rows: list[int] = []
     for row in range(count):
         outcome = done.get((row, 0))
         if outcome is None:
-            if not done or fits([row], 1.0 if len(rows) < FINALISTS else FIRST):
+            if not done or (fits([row]) and (len(rows) < FINALISTS or fits([row], first, FIRST))):
                 return Standing((row, 0), tuple(rows), 1)
             break
         if outcome.error is None:

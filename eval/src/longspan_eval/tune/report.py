@@ -22,6 +22,8 @@ from longspan_eval.tune.choice import Choice, choose
 from longspan_eval.tune.halving import Outcome
 from longspan_eval.tune.run import Tuning
 
+NO_TIME = "not measured, for want of time"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -86,22 +88,29 @@ class Tuned:
     def why(self) -> str:
         """How the rule came to its choice."""
         choice, rows = self.choice, self.rows
-        said = [f"on {self.compared} text{'s' if self.compared > 1 else ''} {rows[choice.most].method} found most"]
+        where = f"on {self.compared} text{'s' if self.compared > 1 else ''} that all read"
+        said = [f"{where}, it found most"]
         if len(choice.near) > 1:
-            said.append(f"{len(choice.near)} found as many within one standard error, of which it predicts best")
-        if len(choice.alike) > 1:
-            said.append(f"{len(choice.alike)} predict as well within one, of which it is fastest")
-        return "; ".join(said)
+            most = rows[choice.most]
+            said = [f"{where}, it is within one standard error of what {most.method} found (window {most.window:,})"]
+            said.append(
+                "of such it predicts best" if len(choice.alike) == 1 else "of such that predict alike, it is fastest"
+            )
+        return ", and ".join(said)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads = "window", "texts", "found", "perplexity", "over", "ms read", "ms next"
         columns = [Column("method", style="cyan"), *(Column(head, "right") for head in heads)]
-        order = sorted(self.rows, key=lambda row: (-row.texts, -row.found / max(row.asked, 1)))
-        yield Sheet(columns, [tuple(_cells(row, row is self.rows[self.choice.row])) for row in order])
-        for row in self.rows:
+        chosen = self.rows[self.choice.row]
+        begun = [row for row in self.rows if row.error != NO_TIME]
+        order = sorted(begun, key=lambda row: (row is not chosen, -row.texts, -row.found / max(row.asked, 1)))
+        yield Sheet(columns, [tuple(_cells(row, chosen=row is chosen)) for row in order])
+        for row in begun:
             if row.error is not None:
                 yield Text(f"{row.method}, window {row.window:,}: {row.error}")
-        yield Text(f"chosen: {self.why}")
+        if left := [f"{row.method} ({row.window:,})" for row in self.rows if row.error == NO_TIME]:
+            yield Text(f"{NO_TIME}: {', '.join(left)}")
+        yield Text(f"chosen, the first row: {self.why}")
 
 
 def report(tuning: Tuning, done: dict[tuple[int, int], Outcome], model: Identity) -> Tuned:
@@ -116,9 +125,9 @@ def report(tuning: Tuning, done: dict[tuple[int, int], Outcome], model: Identity
     choice = choose(stands, done)
     rows = tuple(_row(tuning, done, row, choice.row) for row in range(len(tuning.specs)))
     chosen = rows[choice.row]
-    beside = [_short(row) for row in rows if row.asked and row is not chosen]
+    beside = [_short(row, _BESIDE) for row in rows if row.asked and row is not chosen]
     evidence = {
-        **_short(chosen),
+        **_short(chosen, _CHOSEN),
         "compared_texts": stands.texts,
         "beside": beside,
         "text": tuning.book.name,
@@ -152,7 +161,7 @@ def _row(tuning: Tuning, done: dict[tuple[int, int], Outcome], row: int, chosen:
     failed = next((one.error for one in own.values() if one.error is not None), None)
     good = {text: one for text, one in own.items() if one.error is None}
     if failed is not None or not good:
-        return Row(name, window, error=failed or "not measured: the time was over")
+        return Row(name, window, error=failed or NO_TIME)
     right = [value for one in good.values() for value in one.found]
     pairs = [one.loss - done[chosen, text].loss for text, one in good.items() if (chosen, text) in done]
     mean = fmean(pairs)
@@ -173,25 +182,26 @@ def _row(tuning: Tuning, done: dict[tuple[int, int], Outcome], row: int, chosen:
     )
 
 
-def _short(row: Row) -> dict[str, Any]:
-    """A row as a preset has it: numbers in five digits."""
-    body = {name: value for name, value in asdict(row).items() if value is not None}
-    short = {
-        name: [_digits(one) for one in value] if isinstance(value, tuple) else _digits(value)
-        for name, value in body.items()
-    }
-    return short
+_CHOSEN = "texts", "found", "asked", "interval", "perplexity", "read_ms", "next_ms"
+_BESIDE = "method", "window", "found", "asked", "ratio"
+
+
+def _short(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
+    """Some of a row's figures as a preset has them, numbers in five digits."""
+    return {name: _digits(value) for name in names if (value := getattr(row, name)) is not None}
 
 
 def _digits(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_digits(one) for one in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def _cells(row: Row, chosen: bool) -> Iterator[str]:
-    yield f"{'* ' if chosen else ''}{row.method}"
+def _cells(row: Row, *, chosen: bool) -> Iterator[str]:
+    yield row.method
     yield f"{row.window:,}"
     if row.perplexity is None or row.ratio is None or row.read_ms is None:
-        yield from ("0", "-", "", "", "", "")
+        yield from ("", "cannot run", "", "", "", "")
         return
     low, high = row.interval
     yield f"{row.texts}"
