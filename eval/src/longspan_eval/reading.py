@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -75,12 +76,13 @@ class Reading(Measure):
         scored = () if self.cut else text.scored
         keep = len(read) - min(scored) + 1 if scored else 1
         session.attach(self.spec, self.length, window=self.window)
-        began, began_cpu = time.perf_counter(), time.process_time()
+        clock = clock_of(session)
+        began, began_cpu, began_reading = time.perf_counter(), time.process_time(), clock()
         out = session.model(ids, use_cache=True, logits_to_keep=keep)
         losses = sliced_losses(out.logits[0], ids[0], scored)
         if not bool(out.logits[0, -1].isfinite().all()) or not all(map(math.isfinite, losses)):
             raise ValueError(NOT_FINITE)
-        read_cpu, read_seconds = time.process_time() - began_cpu, time.perf_counter() - began
+        read_cpu, read_seconds = time.process_time() - began_cpu, clock() - began_reading
         cache = getattr(out, CACHE_ARGUMENT)
         del out
         asking = _Asking(session, cache)
@@ -109,6 +111,12 @@ class Reading(Measure):
         )
 
 
+def clock_of(session: Session) -> Callable[[], float]:
+    """The time of this process on one thread of a CPU, which leaves out what other programs had; else that of all."""
+    alone = session.device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
+
+
 class _Asking:
     """Answers questions, each from a copy of what was read.
 
@@ -117,7 +125,7 @@ class _Asking:
     """
 
     def __init__(self, session: Session, cache: Any) -> None:
-        self._session, self._cache = session, cache
+        self._session, self._cache, self._clock = session, cache, clock_of(session)
         self.tokens, self.seconds = 0, 0.0
 
     def answer(self, question: str, value: str) -> str:
@@ -129,11 +137,11 @@ class _Asking:
         text, began = "", 0.0
         for token in decode(model, out.logits, own, NEW_TOKENS if value.isdigit() else 8):
             tokens.append(token)
-            began = began or time.perf_counter()
+            began = began or self._clock()
             text = self._session.tokenizer.decode(tokens, skip_special_tokens=True)
             # A number may go on with the next token, which a word does not while it is the value.
             if "." in text or "\n" in text.lstrip() or (value.isalpha() and says(text, value)):
                 break
         if tokens:
-            self.tokens, self.seconds = self.tokens + len(tokens) - 1, self.seconds + time.perf_counter() - began
+            self.tokens, self.seconds = self.tokens + len(tokens) - 1, self.seconds + self._clock() - began
         return text

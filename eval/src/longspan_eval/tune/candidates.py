@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from longspan_eval.spec import MethodSpec, parse_spec
 
 SMALLEST = 64  # tokens of a declared window
+FEWEST = 4  # chunks that LongHeads keeps
 
 
 def candidates(window: int) -> tuple[MethodSpec, ...]:
@@ -20,32 +21,31 @@ def candidates(window: int) -> tuple[MethodSpec, ...]:
 
 
 def _texts(window: int) -> Iterator[str]:
-    quarter, half = (f"declared={window // n}" for n in (4, 2))
-    eighth = max(window // 8, 1)
-    yield "esa:share=group"
-    yield "dca"
-    yield _longheads(16, window)
-    yield _longheads(8, window)
-    if window // 4 >= SMALLEST:
-        yield f"esa:share=group,{quarter}"
-        yield f"dca:{quarter}"
-        yield f"{_longheads(16, window // 4)},{quarter}"
+    yield from ("esa:share=group", "dca")
+    yield from _longheads(16, window)
+    yield from _longheads(8, window)
+    yield from _declared(window // 4)
     yield "self-extend"
+    eighth = max(window // 8, 1)
     yield f"esa:share=group,local={eighth},top_k={eighth},query_chunk={max(window // 32, 1)}"
-    yield _longheads(16, window // 4)
-    if window // 2 >= SMALLEST:
-        yield f"esa:share=group,{half}"
-        yield f"dca:{half}"
-        yield f"{_longheads(16, window // 2)},{half}"
+    yield from _longheads(16, window // 4)
+    yield from _declared(window // 2)
     yield "esa"
-    yield _longheads(32, window)
+    yield from _longheads(32, window)
     yield "longheads:score=bounds"
-    yield _longheads(16, window, score="mean")
-    yield "rerope"
-    yield "yarn"
+    yield from _longheads(16, window, score="mean")
+    yield from ("rerope", "yarn")
 
 
-def _longheads(chunk: int, budget: int, score: str = "bounds") -> str:
-    """LongHeads with chunks of a length, of which an eighth of the budget is local."""
-    count, local = max(budget // chunk, 1), max(budget // 8 // chunk, 1)
-    return f"longheads:chunk_length={chunk},num_chunks={count},local_chunks={local},score={score}"
+def _declared(window: int) -> Iterator[str]:
+    if window >= SMALLEST:
+        yield f"esa:share=group,declared={window}"
+        yield f"dca:declared={window}"
+        yield from (f"{text},declared={window}" for text in _longheads(16, window))
+
+
+def _longheads(chunk: int, budget: int, score: str = "bounds") -> Iterator[str]:
+    """LongHeads with chunks of a length, of which an eighth of the budget is local; none if the budget has too few."""
+    count, local = budget // chunk, max(budget // 8 // chunk, 1)
+    if count >= FEWEST:
+        yield f"longheads:chunk_length={chunk},num_chunks={count},local_chunks={local},score={score}"

@@ -74,11 +74,13 @@ def outcome(sample: Sample) -> Outcome:
     if sample.error is not None:
         return Outcome(seconds=sample.seconds, error=sample.error)
     figures = sample.figures
+    # Rounded as a journal keeps them, so that a measurement that goes on is the same as one that was not stopped.
+    loss, seconds = round(sample.loss, 6), round(sample.seconds, 4)
     decoded = figures["decoded"]
     return Outcome(
         tuple(figures[f"found{n}"] for n in range(round(figures["asked"]))),
-        sample.loss,
-        sample.seconds,
+        loss,
+        seconds,
         figures["read_seconds"] / sample.tokens,
         figures["decode_seconds"] / decoded if decoded else None,
     )
