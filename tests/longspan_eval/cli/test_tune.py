@@ -37,6 +37,7 @@ def tune(run, book, tmp_path):
     return lambda *args: run(*given, *args)
 
 
+@pytest.mark.long
 def test_a_table_a_line_and_a_preset_that_commands_take(run, tune, book, tmp_path):
     out = tmp_path / "own.json"
     ran = tune("--out", out)
