@@ -37,7 +37,7 @@ class Texts(Protocol):
 
 
 @dataclass(frozen=True)
-class Reading(Measure):
+class PlantedReading(Measure):
     """A text, read once under a method; each answer goes on from a copy of what was read.
 
     Attributes:

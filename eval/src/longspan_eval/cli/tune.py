@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from longspan.hf.progress_bar import Prefill
-    from longspan_eval.reading import Reading
+    from longspan_eval.reading import PlantedReading
     from longspan_eval.session import Session
     from longspan_eval.tune.halving import Outcome
 
@@ -122,7 +122,7 @@ def _content(text: Path | None) -> tuple[str, str]:
 
 
 @contextmanager
-def _progress(session: Session, seconds: float, console: Console) -> Iterator[Callable[[Reading, float], None]]:
+def _progress(session: Session, seconds: float, console: Console) -> Iterator[Callable[[PlantedReading, float], None]]:
     """On a terminal a bar over the time, with what is being read below it; else a line for each reading.
 
     Yields:
@@ -140,7 +140,7 @@ def _progress(session: Session, seconds: float, console: Console) -> Iterator[Ca
     with Bar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task, what = bar.add_task("", total=seconds), ""
 
-        def begun(reading: Reading, spent: float) -> None:
+        def begun(reading: PlantedReading, spent: float) -> None:
             nonlocal what
             bar.below = what = _named(reading)
             bar.update(task, completed=spent)
@@ -152,5 +152,5 @@ def _progress(session: Session, seconds: float, console: Console) -> Iterator[Ca
             yield begun
 
 
-def _named(reading: Reading) -> str:
+def _named(reading: PlantedReading) -> str:
     return f"{reading.spec.label}, text {reading.seed + 1}"

@@ -11,7 +11,7 @@ from longspan_eval.tune.halving import Done, Standing, loss, ranked
 
 
 @dataclass(frozen=True)
-class Choice:
+class Decision:
     """A candidate, and what it was chosen from.
 
     Attributes:
@@ -27,7 +27,7 @@ class Choice:
     alike: tuple[int, ...]
 
 
-def choose(stands: Standing, done: Done) -> Choice:
+def choose(stands: Standing, done: Done) -> Decision:
     """Most facts found; of those within the noise the lowest perplexity; of those within the noise the fastest.
 
     The noise of two candidates is one standard error of the mean of their differences, question by question and text by
@@ -45,7 +45,7 @@ def choose(stands: Standing, done: Done) -> Choice:
     losses = {row: [-done[row, text].loss for text in texts] for row in near}
     alike = tuple(row for row in near if _within(losses[best], losses[row]))
     fastest = min(alike, key=lambda row: (fmean(done[row, text].read for text in texts), row))
-    return Choice(fastest, most, near, alike)
+    return Decision(fastest, most, near, alike)
 
 
 def _within(better: Sequence[float], other: Sequence[float]) -> bool:

@@ -18,7 +18,7 @@ from longspan.terminal import Column, Sheet
 from longspan_eval.figure import wilson
 from longspan_eval.interval import half_width
 from longspan_eval.sample import environment
-from longspan_eval.tune.choice import Choice, choose
+from longspan_eval.tune.choice import Decision, choose
 from longspan_eval.tune.halving import Outcome
 from longspan_eval.tune.run import Tuning
 
@@ -63,7 +63,7 @@ class Tuned:
     """
 
     rows: tuple[Row, ...]
-    choice: Choice
+    choice: Decision
     compared: int
     preset: Preset
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from longspan_eval.measure import Keys
-from longspan_eval.reading import Reading
+from longspan_eval.reading import PlantedReading
 from longspan_eval.run import Kept
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
@@ -33,15 +33,15 @@ class Tuning:
     book: Book
     seconds: float
 
-    def reading(self, row: int, text: int) -> Reading:
+    def reading(self, row: int, text: int) -> PlantedReading:
         spec = self.specs[row]
-        return Reading(spec, self.length, text, kind=KIND, window=spec.window or self.window, texts=self.book)
+        return PlantedReading(spec, self.length, text, kind=KIND, window=spec.window or self.window, texts=self.book)
 
     def standing(self, done: dict[tuple[int, int], Outcome]) -> Standing:
         return standing(len(self.specs), done, self.seconds, MOST)
 
 
-Begun = Callable[[Reading, float], None]
+Begun = Callable[[PlantedReading, float], None]
 
 
 def measure(
@@ -70,7 +70,7 @@ def measure(
 
 
 def outcome(sample: Sample) -> Outcome:
-    """What a sample of a ``Reading`` says."""
+    """What a sample of a ``PlantedReading`` says."""
     if sample.error is not None:
         return Outcome(seconds=sample.seconds, error=sample.error)
     figures = sample.figures
