@@ -11,10 +11,10 @@ from typing import Any
 
 from longspan_eval.figure import wilson
 from longspan_eval.interval import half_width
+from longspan_eval.reading import PlantedReading
 from longspan_eval.sample import Sample, finite
 from longspan_eval.spec import STOCK, parse_spec
 from planted import Kind, Texts
-from reading import Reading
 
 CUT = "stock, the window's end alone"
 
@@ -37,12 +37,14 @@ class Block:
     stop: int
     rows: tuple[str, ...]
 
-    def readings(self, texts: Texts) -> Iterator[Reading]:
+    def readings(self, texts: Texts) -> Iterator[PlantedReading]:
         """Every row's first text before any row's second."""
         for number in range(self.first, self.stop):
             for row in self.rows:
                 spec, cut = parse_spec(STOCK if row == CUT else row), row == CUT
-                yield Reading(spec, self.length, number, kind=self.kind, window=self.window, cut=cut, texts=texts)
+                yield PlantedReading(
+                    spec, self.length, number, kind=self.kind, window=self.window, cut=cut, texts=texts
+                )
 
 
 def chunks(length: int, count: int, *scores: str, local: int = 2) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ def base_of(model: str, length: int) -> str:
     return STOCK if length <= WINDOWS.get(model, length) else "dca"
 
 
-def key(reading: Reading, model: str) -> str:
+def key(reading: PlantedReading, model: str) -> str:
     """The key of a sample: what it depends on, in words, and the model with the version of the readings."""
     row = CUT if reading.cut else reading.spec.label
     return "|".join(map(str, (reading.kind, reading.window, reading.length, reading.seed, row, model)))

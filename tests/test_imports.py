@@ -49,12 +49,13 @@ FORBIDDEN |= {"serve": {"cli", "doctor", "vllm"}}
 FORBIDDEN |= {"vllm": {"cli", "bundled", "doctor", "documents", "hf", "memory", "oracle", "recording", "serve"}}
 # And in longspan_eval, by the folders that a folder must not reach for; "" is what lies beside the folders.
 FORBIDDEN_IN_EVAL: dict[str, set[str]] = {
-    "": {"analysis", "cli", "lm_eval_harness", "report", "reproduce", "studies"},
-    "tasks": {"cli", "analysis", "lm_eval_harness", "report", "reproduce", "studies"},
+    "": {"analysis", "cli", "lm_eval_harness", "report", "reproduce", "studies", "tune"},
+    "tasks": {"cli", "analysis", "lm_eval_harness", "report", "reproduce", "studies", "tune"},
     "report": {"cli", "analysis", "lm_eval_harness", "reproduce", "studies"},
     "studies": {"cli", "analysis", "lm_eval_harness", "reproduce"},
     "analysis": {"cli", "lm_eval_harness", "reproduce", "studies"},
     "reproduce": {"cli", "lm_eval_harness"},
+    "tune": {"cli", "analysis", "lm_eval_harness", "report", "reproduce", "studies"},
     "cli": {"lm_eval_harness"},
     "lm_eval_harness": {"analysis", "cli", "reproduce"},
 }

@@ -21,6 +21,7 @@ COMMANDS = [
     "reproduce",
     "serve",
     "fetch",
+    "tune",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from longspan.bundled import FOLDER
 from longspan.errors import LongspanError
 from longspan.methods import METHODS, Method
 from longspan.methods.parse import no_method, parse_method, split_spec, written
+from longspan.model.preset import Preset, is_preset
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,10 +32,14 @@ class MethodSpec:
     Attributes:
         method: the method, not yet told a window or a length; None for the stock model.
         calibration: the file with the reduced scores that it uses, or None.
+        window: the window that it declares, in tokens, or None for the model's.
+        preset: what it was read from, which says of which model it is.
     """
 
     method: Method | None
     calibration: Path | None = None
+    window: int | None = None
+    preset: Preset | None = field(default=None, compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -44,11 +49,12 @@ class MethodSpec:
         """
         if self.method is None:
             return STOCK
-        text = written(self.method)
-        if self.calibration is None:
-            return text
-        file = BUNDLED if self.calibration == FOLDER / CALIBRATION else self.calibration
-        return f"{text}{',' if ':' in text else ':'}calibration={file}"
+        text, more = written(self.method), []
+        if self.calibration is not None:
+            more.append(f"calibration={BUNDLED if self.calibration == FOLDER / CALIBRATION else self.calibration}")
+        if self.window is not None:
+            more.append(f"declared={self.window}")
+        return f"{text}{',' if ':' in text else ':'}{','.join(more)}" if more else text
 
     @property
     def name(self) -> str:
@@ -68,15 +74,18 @@ class MethodSpec:
             window: the trained one, where the config is not right about it.
             kv_tier: where an extended model keeps keys and values.
         """
-        from longspan.hf import extend, restore  # here: texts are parsed, and names completed, before any model is
+        from longspan.hf import extend, restore
+        from longspan.hf.preset import identity_of  # here: texts are parsed, and names completed, before any model is
 
         restore(model)
         method = self.reaching(length)
         if method is None:
             return
+        if self.preset is not None:
+            self.preset.check(identity_of(model))
         given: dict[str, Any] = {} if self.calibration is None else {"calibration": self.calibration}
-        if window is not None:
-            given["window"] = window
+        if self.window is not None or window is not None:
+            given["window"] = self.window or window
         extend(model, method, kv_tier=kv_tier, **given)
 
     def parameters(self, window: int, length: int) -> dict[str, Any]:
@@ -85,24 +94,29 @@ class MethodSpec:
         if method is None:
             return {}
         try:
-            method = method.resolve(window)
+            method = method.resolve(self.window or window)
         except ValueError as error:
             return {**plain(method.parameters()), "error": str(error)}
         shown = plain(method.parameters())
+        if self.window is not None:
+            shown["declared"] = self.window
         if self.calibration is not None:
             shown["calibration_sha256"] = hashlib.sha256(files.read(self.calibration)).hexdigest()
         return shown
 
 
 def parse_spec(spec: str, methods: Mapping[str, type[Method]] = METHODS) -> MethodSpec:
-    """A row from text: ``stock``, ``dca``, ``dca:chunk_size=256,angles=yarn``.
+    """A row from text: ``stock``, ``dca``, ``dca:chunk_size=256,angles=yarn``, or a preset's file.
 
-    ``calibration=FILE`` (or ``calibration=bundled``) is the row's calibration; any other key is a parameter of the
-    method or of its angles, one of ``methods``.
+    ``calibration=FILE`` (or ``calibration=bundled``) is the row's calibration, ``declared=TOKENS`` the window that it
+    declares; any other key is a parameter of the method or of its angles, one of ``methods``.
 
     Raises:
         LongspanError: the text, the method or a parameter is wrong, or the calibration is not there.
     """
+    if is_preset(spec):
+        preset = Preset.read(spec)
+        return MethodSpec(preset.method, None, preset.window, preset)
     name, settings = split_spec(spec)
     if name == STOCK:
         if settings:
@@ -114,8 +128,11 @@ def parse_spec(spec: str, methods: Mapping[str, type[Method]] = METHODS) -> Meth
     file = None if given is None else FOLDER / CALIBRATION if given == BUNDLED else Path(given)
     if file is not None and not file.is_file():
         raise LongspanError(f"{spec!r}: there is no calibration {file}; make one with `longspan calibrate`")
+    declared = settings.pop("declared", None)
+    if declared is not None and not (declared.isdecimal() and int(declared) > 0):
+        raise LongspanError(f"{spec!r}: declared must be a window in tokens, not {declared!r}")
     rest = name + (":" + ",".join(f"{key}={value}" for key, value in settings.items()) if settings else "")
-    return MethodSpec(parse_method(rest, methods), file)
+    return MethodSpec(parse_method(rest, methods), file, None if declared is None else int(declared))
 
 
 def parse_specs(specs: list[str] | tuple[str, ...]) -> list[MethodSpec]:

@@ -24,7 +24,7 @@ from longspan.errors import LongspanError
 GROUP = "longspan.commands"
 """The group of entry points whose functions become commands: ``name = "package.module:function"``."""
 
-IN_EVAL = ("analyze", "demo", "eval", "reproduce")
+IN_EVAL = ("analyze", "demo", "eval", "reproduce", "tune")
 """The commands of the package longspan-eval."""
 
 

@@ -22,8 +22,8 @@ ModelOption = Annotated[str, typer.Option(help=MODEL)]
 MethodOption = Annotated[
     str,
     typer.Option(
-        help="A method, such as dca or, with parameters, dca:chunk_size=256; 'auto' chooses one. `longspan methods` "
-        "lists the methods."
+        help="A method, such as dca or, with parameters, dca:chunk_size=256; a file of `longspan tune`; 'auto' "
+        "chooses one. `longspan methods` lists the methods."
     ),
 ]
 Parameters = Annotated[
@@ -87,13 +87,19 @@ def given(context: typer.Context, names: Sequence[str]) -> str:
 
 
 def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Method | str:
-    """The method of ``name:key=value,…`` with further ``settings`` and ``angles``, or ``"auto"``.
+    """The method of ``name:key=value,…`` with further ``settings`` and ``angles``, ``"auto"``, or a preset's file.
 
     Raises:
-        LongspanError: the spec is invalid, a parameter is set twice, or ``"auto"`` has parameters.
+        LongspanError: the spec or the preset is invalid, a parameter is set twice, or ``"auto"`` has parameters.
     """
     from longspan.methods.parse import build_method, split_spec
+    from longspan.model.preset import Preset, is_preset
 
+    if is_preset(spec):
+        by_hand = Preset.read(spec).by_hand
+        if settings or angles is not None:
+            raise LongspanError(f"--method {spec}: a preset takes no --set or --angles; its method is {by_hand}")
+        return spec
     name, parameters = split_spec(spec)
     if name == "auto":
         if parameters or settings or angles is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -21,6 +21,7 @@ from longspan.errors import AttachError, LongspanError, check_count, check_numbe
 from longspan.hf import Report, extended
 from longspan.hf.attach import examine
 from longspan.hf.calibration.check import fitting
+from longspan.hf.preset import named, shipped_for
 from longspan.machine.memory import free_memory
 from longspan.memory import Tier
 from longspan.methods import Method
@@ -70,7 +71,7 @@ def diagnose(
     Args:
         model: a causal transformers model that is not extended; without one only the machine is looked at.
         length: tokens of the longest prompt and its answer; eight windows unless given.
-        method: a name, as ``longspan.extend`` takes it, or a method; ``"auto"`` chooses one.
+        method: a name or a preset's file, as ``longspan.extend`` takes it, or a method; ``"auto"`` chooses one.
         window, calibration: as ``longspan.extend`` takes them.
         kv_dir: the folder for the tier ``"disk"``; the system's folder for temporary files unless given.
         seconds: about how long the model may run.
@@ -94,6 +95,7 @@ def diagnose(
         check_count("length", length)
     if check_number("seconds", seconds) <= 0:
         raise LongspanError(f"seconds must be more than 0, not {seconds}")
+    method, window, _ = named(model, method, window=window, angles=None, length=length)
     asked = _Asked(method, window, length, calibration, kv_dir, seconds, name, options)
     try:
         stock, _, layers = examine(model, "full", window=window)
@@ -127,7 +129,8 @@ def _examined(
     length = asked.length or WINDOWS * stock.window
     device = runs_on(model)
     on_gpu, free = device.type != "cpu", free_memory(device)
-    choice = _choice(stock.window, layers, asked, length, free, on_gpu)
+    choice = _choice(model, stock.window, layers, asked, length, free, on_gpu)
+    asked = replace(asked, window=choice.window or asked.window)
     calibration = fitting(asked.calibration, model, layers)
     # As with ``extend``: one that "auto" has no use for is left out, and a method that was named says so itself.
     if asked.method == "auto" and not choice.method.uses_calibration:
@@ -189,7 +192,13 @@ def _reduced_size(method: Method, window: int, calibration: Calibration | None) 
 
 
 def _choice(
-    window: int, layers: Sequence[Layer], asked: _Asked, length: int, free: int | None, on_gpu: bool
+    model: PreTrainedModel,
+    window: int,
+    layers: Sequence[Layer],
+    asked: _Asked,
+    length: int,
+    free: int | None,
+    on_gpu: bool,
 ) -> MethodChoice:
     """The method that was named, or the one that ``"auto"`` takes."""
     if asked.method != "auto":
@@ -202,6 +211,7 @@ def _choice(
         free=free,
         calibrated=asked.calibration is not None,
         on_gpu=on_gpu,
+        preset=None if asked.window is not None else shipped_for(model, length),
     )
 
 

@@ -54,7 +54,8 @@ def extend(
         model: a causal transformers model with rotary positions; see the page on models for those that it rejects.
         method: a name in ``METHODS``, a method, scaled angles (full attention under those), or ``"auto"``, which
             chooses by ``length``, window, memory and calibration and reports the choice and the reason; see
-            ``longspan.model.auto``.
+            ``longspan.model.auto``. A name that ends in ``.json`` is a preset's file, written by ``longspan tune``; it
+            states the window, too.
         window: the trained window in tokens; default: ``max_position_embeddings`` of the config.
         angles: scaled angles for the method.
         impl: the implementation of attention; see ``longspan.kernels.dispatch``. A named implementation runs or raises.

@@ -13,6 +13,7 @@ from longspan.attend import Attender
 from longspan.calibration import Calibration
 from longspan.errors import AttachError, LongspanError, check_count
 from longspan.hf.calibration.check import fitting
+from longspan.hf.preset import named, shipped_for
 from longspan.hf.probe.layers import probe
 from longspan.hf.probe.stock_check import hold_to_stock
 from longspan.hf.tiers import prepare_tier
@@ -65,6 +66,7 @@ def prepare(
     refuse_other_kinds(model)
     refuse_unloaded(model)
     refuse_pipelined(model)
+    method, window, preset_notes = named(model, method, window=window, angles=angles, length=length)
     window = None if window is None else check_count("window", window)
     length = None if length is None else check_count("length", length)
     automatic = isinstance(method, str) and method == "auto"
@@ -72,8 +74,8 @@ def prepare(
     trained = trained_on(config, window, model=type(model).__name__)
     size = trained.window
     if not automatic:  # bad parameters come before the probe
-        named = _method(method, angles)
-        resolved = trained.resolve(named if length is None else named.reaching(length))
+        own = _method(method, angles)
+        resolved = trained.resolve(own if length is None else own.reaching(length))
     elif angles is not None:
         raise LongspanError('method="auto" does not accept angles; name a method for them')
     refuse_moving_frequencies(type(model).__name__, config)
@@ -94,7 +96,10 @@ def prepare(
             free=least(model, free_memory(device), device),
             calibrated=calibration is not None,
             on_gpu=device.type == "cuda",
+            preset=None if window is not None or length is None else shipped_for(model, length),
         )
+        trained = trained_on(config, choice.window or window, model=type(model).__name__)
+        size = trained.window
         resolved, reason = trained.resolve(choice.method), choice.reason
         kv_tier = choice.kv_tier if kv_tier == "device" else kv_tier
         kv_dir = kv_dir if kv_tier in ("auto", "disk") else None
@@ -110,7 +115,7 @@ def prepare(
         if layer.rope is not None:
             attender.new_index(layer.index, layer.rope)  # refuses what does not run on ranks
             _check_angles(attender, layer.name, layer.rope)
-    notes = [*layer_notes(layers, attender), *trained.notes, *resolved.warnings(size), *tier_notes]
+    notes = [*preset_notes, *layer_notes(layers, attender), *trained.notes, *resolved.warnings(size), *tier_notes]
     notes += [note for note in (eager_note, kernel_note, wrapper_note(model_or_wrapper)) if note is not None]
     most = resolved.longest(size)
     if most is not None and length is not None and length > most:

@@ -14,6 +14,8 @@ import torch
 from longspan.bundled import heldout_text, load_bundled
 from longspan.errors import LongspanError
 from longspan_eval.journal import read_samples
+from longspan_eval.planted import ROOM, TARGETS, says
+from longspan_eval.reading import PlantedReading, _Asking
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
 from longspan_eval.spec import parse_spec
@@ -22,8 +24,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import real_report  # noqa: E402
-from planted import COUNT, ESSAYS, KINDS, ROOM, TARGETS, Texts, says  # noqa: E402
-from reading import Reading  # noqa: E402
+from planted import COUNT, ESSAYS, KINDS, Texts  # noqa: E402
 from real_table import BLOCKS, CUT, base_of, key, parts, summaries  # noqa: E402
 from samples import ARCHIVES  # noqa: E402
 
@@ -88,7 +89,7 @@ def test_an_answer_says_a_value_as_a_word():
 
 def test_a_question_leaves_what_was_read_as_it_was(texts, session):
     """Questions asked from copies answer as if each were the only one."""
-    reading = Reading(parse_spec("esa"), LENGTH, 0, kind="facts", window=WINDOW, texts=texts)
+    reading = PlantedReading(parse_spec("esa"), LENGTH, 0, kind="facts", window=WINDOW, texts=texts)
     sample = session.measure(reading)
     assert sample.error is None and sample.scored > TARGETS / 2 and math.isfinite(sample.loss)
     text = texts.planted("facts", 0, LENGTH)
@@ -96,12 +97,12 @@ def test_a_question_leaves_what_was_read_as_it_was(texts, session):
     session.attach(reading.spec, LENGTH, window=WINDOW)
     with torch.inference_mode():
         out = session.model(torch.tensor([text.input_ids]), use_cache=True)
-        alone = reading._ask(session, session.tokenizer(last.question)["input_ids"], out[1], last.value)
+        alone = _Asking(session, out[1]).answer(last.question, last.value)
     assert " ".join(alone.split()) == sample.prediction.split(" | ")[-1]
 
 
 def test_stock_that_is_cut_reads_the_windows_end(texts, session):
-    reading = Reading(parse_spec("stock"), LENGTH, 0, kind="facts", window=WINDOW, cut=True, texts=texts)
+    reading = PlantedReading(parse_spec("stock"), LENGTH, 0, kind="facts", window=WINDOW, cut=True, texts=texts)
     sample = session.measure(reading)
     assert sample.tokens == WINDOW - ROOM and sample.scored == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from longspan.errors import LongspanError
@@ -48,7 +49,7 @@ def told(row: MethodSpec, length: int | None) -> MethodSpec:
     if row.method is None:
         return row
     if length is not None:
-        return MethodSpec(row.method.reaching(length), row.calibration)
+        return replace(row, method=row.method.reaching(length))
     if row.method.reaching(1) != row.method:
         raise LongspanError(
             f"{row.label} must know the longest text: pass length=TOKENS, for the longest prompt with its "

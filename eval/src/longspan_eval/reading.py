@@ -1,12 +1,13 @@
-"""One reading of a text by a real model: the loss of its end, and what was planted in it, asked for one by one."""
+"""One reading of a text by a model: the loss of its end, and what was planted in it, asked for one by one."""
 
 from __future__ import annotations
 
 import copy
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,17 +15,29 @@ from longspan.hf.argument import CACHE_ARGUMENT
 from longspan_eval.generate import decode
 from longspan_eval.measure import Keys, Measure
 from longspan_eval.perplexity import sliced_losses
-from longspan_eval.sample import Sample
+from longspan_eval.planted import ROOM, Planted, says
+from longspan_eval.sample import NOT_FINITE, Sample
 from longspan_eval.session import Session
 from longspan_eval.tasks.fragments import piece
-from planted import ROOM, TARGETS, Kind, Texts, says
 
 VERSION = 2
 NEW_TOKENS = 12
 
 
+class Texts(Protocol):
+    """What is read.
+
+    Attributes:
+        digest: of all that its texts are made of.
+    """
+
+    digest: str
+
+    def planted(self, kind: str, number: int, length: int) -> Planted: ...
+
+
 @dataclass(frozen=True)
-class Reading(Measure):
+class PlantedReading(Measure):
     """A text, read once under a method; each answer goes on from a copy of what was read.
 
     Attributes:
@@ -34,7 +47,7 @@ class Reading(Measure):
         texts: what the text is made of.
     """
 
-    kind: Kind = field(kw_only=True)
+    kind: str = field(kw_only=True)
     window: int = field(kw_only=True)
     cut: bool = field(default=False, kw_only=True)
     texts: Texts = field(compare=False, repr=False, kw_only=True)
@@ -50,6 +63,7 @@ class Reading(Measure):
             "length": self.length,
             "declared": self.window,
             "cut": self.cut,
+            "texts": self.texts.digest,
             **keys.method(self.spec, self.length, self.window),
             "seed": self.seed,
         }
@@ -57,18 +71,22 @@ class Reading(Measure):
     @torch.inference_mode()
     def run(self, session: Session) -> Sample:
         text = self.texts.planted(self.kind, self.seed, self.length)
-        ids = torch.tensor([text.input_ids[ROOM - self.window :] if self.cut else text.input_ids])
+        read = text.input_ids[ROOM - self.window :] if self.cut else text.input_ids
+        ids = torch.tensor([read], device=session.device)
         scored = () if self.cut else text.scored
+        keep = len(read) - min(scored) + 1 if scored else 1
         session.attach(self.spec, self.length, window=self.window)
-        began, began_cpu = time.perf_counter(), time.process_time()
-        out = session.model(ids, use_cache=True, logits_to_keep=TARGETS + 1 if scored else 1)
+        clock = clock_of(session)
+        began, began_cpu, began_reading = time.perf_counter(), time.process_time(), clock()
+        out = session.model(ids, use_cache=True, logits_to_keep=keep)
         losses = sliced_losses(out.logits[0], ids[0], scored)
-        if not all(map(math.isfinite, losses)):
-            raise ValueError("a loss is not finite")
-        read_cpu = time.process_time() - began_cpu
+        if not bool(out.logits[0, -1].isfinite().all()) or not all(map(math.isfinite, losses)):
+            raise ValueError(NOT_FINITE)
+        read_cpu, read_seconds = time.process_time() - began_cpu, clock() - began_reading
         cache = getattr(out, CACHE_ARGUMENT)
         del out
-        said = [self._ask(session, piece(session.tokenizer, one.question), cache, one.value) for one in text.asked]
+        asking = _Asking(session, cache)
+        said = [asking.answer(one.question, one.value) for one in text.asked]
         right = [float(says(one, asked.value)) for one, asked in zip(said, text.asked, strict=True)]
         return self.sample(
             answer=" | ".join(one.value for one in text.asked),
@@ -84,21 +102,46 @@ class Reading(Measure):
                 "cut": float(self.cut),
                 "asked": float(len(right)),
                 "read_cpu": round(read_cpu, 2),
+                "read_seconds": round(read_seconds, 3),
+                "decoded": float(asking.tokens),
+                "decode_seconds": round(asking.seconds, 3),
                 "asked_cpu": round(time.process_time() - began_cpu - read_cpu, 2),
                 **{f"found{n}": one for n, one in enumerate(right)},
             },
         )
 
-    def _ask(self, session: Session, ids: list[int], cache: Any, value: str) -> str:
+
+def clock_of(session: Session) -> Callable[[], float]:
+    """The time of this process on one thread of a CPU, which leaves out what other programs had; else that of all."""
+    alone = session.device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
+
+
+class _Asking:
+    """Answers questions, each from a copy of what was read.
+
+    Attributes:
+        tokens, seconds: those decoded after the first of each answer, and their time.
+    """
+
+    def __init__(self, session: Session, cache: Any) -> None:
+        self._session, self._cache, self._clock = session, cache, clock_of(session)
+        self.tokens, self.seconds = 0, 0.0
+
+    def answer(self, question: str, value: str) -> str:
         """What is said to a question, up to the end of its first sentence, or to the value."""
-        model, own = session.model, copy.deepcopy(cache)
-        out = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1, **{CACHE_ARGUMENT: own})
+        model, own = self._session.model, copy.deepcopy(self._cache)
+        ids = torch.tensor([piece(self._session.tokenizer, question)], device=model.device)
+        out = model(ids, use_cache=True, logits_to_keep=1, **{CACHE_ARGUMENT: own})
         tokens: list[int] = []
-        text = ""
+        text, began = "", 0.0
         for token in decode(model, out.logits, own, NEW_TOKENS if value.isdigit() else 8):
             tokens.append(token)
-            text = session.tokenizer.decode(tokens, skip_special_tokens=True)
+            began = began or self._clock()
+            text = self._session.tokenizer.decode(tokens, skip_special_tokens=True)
             # A number may go on with the next token, which a word does not while it is the value.
             if "." in text or "\n" in text.lstrip() or (value.isalpha() and says(text, value)):
                 break
+        if tokens:
+            self.tokens, self.seconds = self.tokens + len(tokens) - 1, self.seconds + self._clock() - began
         return text
