@@ -85,7 +85,7 @@ class PlantedReading(Measure):
         read_cpu, read_seconds = time.process_time() - began_cpu, clock() - began_reading
         cache = getattr(out, CACHE_ARGUMENT)
         del out
-        asking = _Asking(session, cache)
+        asking = Asking(session, cache)
         said = [asking.answer(one.question, one.value) for one in text.asked]
         right = [float(says(one, asked.value)) for one, asked in zip(said, text.asked, strict=True)]
         return self.sample(
@@ -117,7 +117,7 @@ def clock_of(session: Session) -> Callable[[], float]:
     return time.process_time if alone else time.perf_counter
 
 
-class _Asking:
+class Asking:
     """Answers questions, each from a copy of what was read.
 
     Attributes:

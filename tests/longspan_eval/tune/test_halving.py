@@ -122,7 +122,7 @@ def test_the_rule(rows, chosen, near, alike):
 def test_differences_within_one_standard_error_are_noise():
     """One question of forty apart is one error; of two that differ in the same direction it is more."""
     done = outcomes([(9, WORSE, 0.1), (9, FLAT, 0.1)])
-    flipped = Outcome((0.0,) + done[1, 0].found[1:], 3.0, 1.0, 0.1)
+    flipped = Outcome((0.0, *done[1, 0].found[1:]), 3.0, 1.0, 0.1)
     stands = Standing(None, (0, 1), 4)
     assert choose(stands, {**done, (1, 0): flipped}).near == (0, 1)
     assert choose(stands, {**done, (1, 0): flipped, (1, 1): flipped}).near == (0,)

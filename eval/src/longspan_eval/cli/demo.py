@@ -27,10 +27,26 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the prose and the pass keys.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="The folder for results.json and heatmap.png.")] = Path("longspan-demo"),
+    book: Annotated[
+        bool,
+        typer.Option(
+            "--book",
+            help="Instead, fetch a real language model (98 MB) and a play, read the play at twice the model's window, "
+            "and ask for facts that were hidden in it.",
+        ),
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Hide a pass key and facts in long prose, and measure which methods find them at up to 8 times the window."""
+    page = Console(highlight=False, stderr=as_json, quiet=as_json and quiet)
+    if book:
+        from longspan_eval.studies import book_demo
+
+        body = book_demo.run(page, quiet=quiet)
+        if as_json:
+            print_json(body)
+        return
     from longspan_eval.spec import split_specs
     from longspan_eval.studies import demo as show
 
@@ -43,7 +59,6 @@ def demo(
     )
     if not (FOLDER / "model.safetensors").is_file():
         raise LongspanError("the bundled model is not part of this installation")
-    page = Console(highlight=False, stderr=as_json, quiet=as_json and quiet)
     body = show.run(settings, out, page, brief=quiet)
     if as_json:
         print_json(body)
