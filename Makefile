@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test test-long test-exhaustive test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
 
 help:
-	@echo "make demo       the bundled model, read at up to 8 times its window by most of the methods (one to three minutes)"
+	@echo "make demo       the bundled model at up to 8 times its window, then a real one that reads a play (some five minutes)"
 	@echo "make serve      a server with the bundled model and a document already read; its page is at 127.0.0.1:8000"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
@@ -63,7 +63,8 @@ $(BROWSER): $(READY)
 
 # Threads that wait by spinning slow each other down several times over where the cores are shared.
 demo: $(READY)
-	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo
+	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo --prompts 3 --lengths 1x,4x,8x
+	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo --book || echo "Without that model the demonstration ends here."
 
 serve: $(READY)
 	@OMP_WAIT_POLICY=passive $(BIN)/longspan serve bundled --demo

@@ -15,7 +15,7 @@ from longspan.bundled import heldout_text, load_bundled
 from longspan.errors import LongspanError
 from longspan_eval.journal import read_samples
 from longspan_eval.planted import ROOM, TARGETS, says
-from longspan_eval.reading import PlantedReading, _Asking
+from longspan_eval.reading import PlantedReading, Asking
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
 from longspan_eval.spec import parse_spec
@@ -97,7 +97,7 @@ def test_a_question_leaves_what_was_read_as_it_was(texts, session):
     session.attach(reading.spec, LENGTH, window=WINDOW)
     with torch.inference_mode():
         out = session.model(torch.tensor([text.input_ids]), use_cache=True)
-        alone = _Asking(session, out[1]).answer(last.question, last.value)
+        alone = Asking(session, out[1]).answer(last.question, last.value)
     assert " ".join(alone.split()) == sample.prediction.split(" | ")[-1]
 
 
