@@ -74,6 +74,12 @@ def test_a_preset_of_another_model_is_refused_with_the_way_out(file, family, dif
         parse_spec(str(file)).attach(make(family), 4 * WINDOW)
 
 
+def test_the_doctor_measures_and_recommends_it(llama, file):
+    found = longspan.diagnose(llama, length=4 * WINDOW, method=str(file), seconds=0.1)
+    assert found.advice.method == SPEC
+    assert all(f"--method {SPEC} --window {WINDOW // 2}" in command for command in found.advice.commands)
+
+
 def test_a_row_of_an_evaluation(llama, file):
     spec = parse_spec(str(file))
     assert spec == parse_spec(f"{SPEC},declared={WINDOW // 2}") == parse_spec(spec.label)

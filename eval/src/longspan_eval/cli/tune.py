@@ -100,7 +100,7 @@ def tune(
     session.detach()
     if code:
         say(console, f"stopped, with {len(done)} texts read in {journal}; the same command goes on from here")
-    found = report(tuning, done, identity_of(loaded)) if not code or len(done) > 1 else None
+    found = report(tuning, done, identity_of(loaded)) if not code or len(tuning.standing(done).rows) > 1 else None
     if found is not None:
         print_json(found.to_dict()) if as_json else wide().print(found)
         if not as_json:

@@ -89,14 +89,14 @@ class Tuned:
         """How the rule came to its choice."""
         choice, rows = self.choice, self.rows
         where = f"on {self.compared} text{'s' if self.compared > 1 else ''} that all read"
-        said = [f"{where}, it found most"]
-        if len(choice.near) > 1:
-            most = rows[choice.most]
-            said = [f"{where}, it is within one standard error of what {most.method} found (window {most.window:,})"]
-            said.append(
-                "of such it predicts best" if len(choice.alike) == 1 else "of such that predict alike, it is fastest"
-            )
-        return ", and ".join(said)
+        if len(choice.near) == 1:
+            return f"{where}, it found most"
+        most = rows[choice.most]
+        last = (
+            "it predicts best" if len(choice.alike) == 1 else f"of {len(choice.alike)} that predict alike it is fastest"
+        )
+        near = f"{len(choice.near)} found as many as {most.method} (window {most.window:,}) within one standard error"
+        return f"{where}, {near}, and of these {last}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads = "window", "texts", "found", "perplexity", "over", "ms read", "ms next"
