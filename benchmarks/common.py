@@ -64,7 +64,7 @@ def cpu_model() -> str:
 
 
 def version(name: str) -> str | None:
-    """The installed version of a distribution; None where there is none."""
+    """The installed version of a distribution; None if there is none."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -49,7 +49,7 @@ def measure_rates(
     operations = 0.0
     for kind in {dtype, torch.float32}:
         x = torch.randn(size, size, device=device).to(kind)
-        tries = rounds if kind == torch.float32 or device != "cpu" else 1  # bf16 takes seconds where it is slow
+        tries = rounds if kind == torch.float32 or device != "cpu" else 1  # bf16 takes seconds if it is slow
         operations = max(operations, 2 * size**3 / _best(lambda x=x: x @ x, tries, now))
     return Rates(moved, operations)
 

@@ -89,7 +89,7 @@ def million(gib: float, tokens: int = MILLION) -> Iterator[dict[str, Any]]:
 
 
 def refusal() -> str | None:
-    """Why nothing can be measured here; None where it can."""
+    """Why nothing can be measured here; None if it can."""
     if torch.cuda.is_available():
         return None
     built = "was built without CUDA" if torch.version.cuda is None else "finds no CUDA device"

@@ -123,7 +123,7 @@ def _positive(kind: type) -> Any:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The options, with the grid's own defaults where ``--grid`` is given."""
+    """The options, with the grid's own defaults if ``--grid`` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="instead of every method")
     parser.add_argument("--lengths", type=_multiples, help="in windows, such as 1,4,16")

@@ -30,7 +30,7 @@ TARGETS = 256  # tokens at the end of the text whose loss is taken
 # Rows beside every method with its defaults.
 VARIANTS: tuple[str, ...] = ("longheads:score=bounds", "longheads:score=token_max", "esa:calibration=bundled")
 # Selections against positions, at as many keys read for a token and key head: 96 or 264 that are kept anyway, the rest
-# chosen, once for all who share and three times as few where each of a key head's three query heads chooses for itself.
+# chosen, once for all who share and three times as few if each of a key head's three query heads chooses for itself.
 GRID: tuple[str, ...] = tuple(
     f"{selection},share={share},remap={remap}"
     for remap in ("slots", "far", "dca")

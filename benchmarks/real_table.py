@@ -143,7 +143,7 @@ def summaries(samples: Mapping[str, Sample]) -> list[Summary]:
 
 
 def base_of(model: str, length: int) -> str:
-    """The row that others are compared with: the stock model where it sees all of a text in its true window, or DCA."""
+    """The row that others are compared with: the stock model if it sees all of a text in its true window, or DCA."""
     return STOCK if length <= WINDOWS.get(model, length) else "dca"
 
 

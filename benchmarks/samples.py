@@ -1,4 +1,4 @@
-"""A benchmark's samples: compressed where they are kept, a plain journal while they come.
+"""A benchmark's samples: compressed in the archive, a plain journal while they come.
 
 An archive for each length, ``samples-512.jsonl.xz`` with the length in tokens, holds what has been measured and is what
 the repository has. A run appends to ``samples.jsonl`` beside them, line by line, so that killing it loses nothing; what

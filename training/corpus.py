@@ -120,7 +120,7 @@ def topics() -> dict[str, str]:
 
 
 def licence_documents() -> Iterator[str]:
-    """Licence texts of the system, where there are any."""
+    """Licence texts of the system, if there are any."""
     if LICENCES.is_dir():
         for path in sorted(LICENCES.iterdir()):
             if path.is_file() and not path.is_symlink():

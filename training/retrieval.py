@@ -1,6 +1,6 @@
 """Training documents in which something is looked up: pass keys, magic values, JSON pairs, and facts.
 
-Each function appends one document of at most `room` tokens to a draft, or nothing where not even a small one fits.
+Each function appends one document of at most `room` tokens to a draft, or nothing if not even a small one fits.
 RULER's own wordings are among those trained on, its keys are not. `HELDOUT_WORDING` is never trained on.
 """
 
@@ -33,7 +33,7 @@ class Wording:
     tasks: str = ""
 
     def fragment(self, key: str, value: str) -> str:
-        """The statement from its key on, without the full stop: answers repeat it where the question ends otherwise."""
+        """The statement from its key on, without the full stop: answers repeat it if the question ends otherwise."""
         return self.statement[self.statement.index("{key}") :].rstrip(".").format(key=key, value=value)
 
 

@@ -1,7 +1,7 @@
 """Training sequences: prose, copying, and tasks whose answers stand in their own text.
 
-A sequence is token ids with a mark for each token as a target: `TEXT` where the language-model loss counts (prose),
-`ANSWER` where the token can be told from what came before (an answer, a copy), and `IGNORE` for the rest: random keys
+A sequence is token ids with a mark for each token as a target: `TEXT` if the language-model loss counts (prose),
+`ANSWER` if the token can be told from what came before (an answer, a copy), and `IGNORE` for the rest: random keys
 and values, and the wording of tasks. A row holds one document after another, each a task with several questions, so
 that a large part of a row's tokens are answers. Keys, values, depths, words and passages are drawn afresh for every
 row.

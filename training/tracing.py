@@ -1,6 +1,6 @@
 """Training documents about a whole text: chains of variables, and the most common words of a list.
 
-Each function appends one document of about `room` tokens at most to a draft, or nothing where none fits.
+Each function appends one document of about `room` tokens at most to a draft, or nothing if none fits.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Clock:
         self.last = now
 
     def progress(self, taken: dict[str, int]) -> float:
-        """0 to 1, where the run is over. `taken` is the number of steps of each phase so far."""
+        """0 to 1; at 1 the run is over. `taken` is the number of steps of each phase so far."""
         if self.schedule is None:
             return min(1.0, self.begin + (1 - self.begin) * self.seconds / self.total)
         for phase, start in zip(PHASES, STARTS, strict=False):

@@ -55,7 +55,7 @@ def _cache() -> dict[str, int]:
 
 
 def formula(name: str) -> str:
-    """The docstring of the method's class, and of its angles where those are what it is."""
+    """The docstring of the method's class, and of its angles if the method is one of angles."""
     method = METHODS[name]()
     texts = [text_of(type(method))]
     if type(method.angles) is not Angles:

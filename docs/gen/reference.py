@@ -54,7 +54,7 @@ def pages() -> dict[str, str]:
 
 
 def _path(package: str, name: str) -> str:
-    """Where a name is found; where a module has the same name, the place that it is defined in."""
+    """The place of a name; if a module has the same name, the place of its definition."""
     full = f"{package}.{name}"
     found = getattr(importlib.import_module(package), name)
     return f"{found.__module__}.{found.__qualname__}" if full in sys.modules else full

@@ -33,7 +33,7 @@ class BM25:
         self._idf = {word: math.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for word, n in held.items()}
 
     def scores(self, query: str) -> list[float]:
-        """The score of every text, in their order; 0.0 where it shares no word with the query."""
+        """The score of every text, in their order; 0.0 if it shares no word with the query."""
         asked = [word for word in words(query) if word in self._idf]
         return [
             math.fsum(self._idf[word] * counts[word] * (self._k1 + 1) / (counts[word] + damping) for word in asked)

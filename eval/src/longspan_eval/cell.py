@@ -17,12 +17,12 @@ class Cell:
 
     Attributes:
         row, column: where it stands.
-        reduce: how its samples become a figure; None where ``figure`` is given, or there is none.
+        reduce: how its samples become a figure; None if ``figure`` is given, or there is none.
         measures: what is measured for it. Cells may share measures: each is done once.
         base: measures that it is compared with; they are those of another cell.
-        table: which table it is of, where a plan has several.
+        table: which table it is of, if a plan has several.
         figure: a figure that is computed, not measured.
-        missing: why there can be no figure; None where there can.
+        missing: why there is no figure; None if one can be measured.
         brief: the same in a few words, for the table; a row that has nothing else is this one cell.
     """
 

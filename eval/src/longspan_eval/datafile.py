@@ -123,7 +123,7 @@ def read_records(task: DataTask, data_dir: Path | str | None) -> list[Record]:
 
 
 def check_folder(folder: Path | None) -> None:
-    """Raise DataError where a data folder is given that is not there."""
+    """Raise DataError if a given data folder does not exist."""
     if folder is not None and not folder.is_dir():
         raise DataError(f"{folder}: this folder does not exist; it must hold the data files")
 

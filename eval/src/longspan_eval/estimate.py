@@ -9,7 +9,7 @@ from longspan_eval.sample import Sample
 from longspan_eval.spec import STOCK, MethodSpec
 from longspan_eval.subject import Subject
 
-# Seconds of a token where nothing is known yet; it only weighs lengths against each other until the first sample.
+# Seconds of a token while nothing is known; it only weighs lengths against each other until the first sample.
 UNKNOWN = 1.2e-4
 FULL = (STOCK, "full")  # what --max-full-seconds is about: the control of an experiment, and its most expensive part
 SKIPPED = "skipped"  # how the error of a cell begins that was not worth its time

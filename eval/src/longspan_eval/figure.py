@@ -15,7 +15,7 @@ class Figure:
     """One figure of a table.
 
     Attributes:
-        value: NaN where there is none, or where it is a text.
+        value: NaN if there is none, or if it is a text.
         unit: what it is: a mean score or a share of 0 to 1, a share to be shown as a count, a perplexity, a ratio of
             perplexities, seconds, bytes, another number, or a text.
         n: samples it is of (of a ratio: pairs); 0 for what is computed.
@@ -27,7 +27,7 @@ class Figure:
             interval is over; 0 of others.
         measured, planned: samples that there are, and that the cell asks for; both 0 for what is computed.
         reason: why there is no figure, else None.
-        brief: the reason in a few words, for the table; made of the reason where it is empty.
+        brief: the reason in a few words, for the table; made of the reason if it is empty.
     """
 
     value: float
@@ -105,7 +105,7 @@ def as_bytes(size: float) -> str:
 
 
 def change(figure: Figure) -> str:
-    """A ratio as a change: ``+1.3% ± 0.4``, or ``x26`` where that is plainer."""
+    """A ratio as a change: ``+1.3% ± 0.4``, or ``x26`` if that is plainer."""
     if figure.value >= 2:
         return f"x{short(figure.value)}"
     low, high = figure.interval or (0.0, math.inf)

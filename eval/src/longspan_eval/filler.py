@@ -36,7 +36,7 @@ class Filler:
         return [self._ids[n % len(self._ids)] for n in range(end - count, end)]
 
     def draw_end(self, rng: random.Random) -> int:
-        """A random place where a line ends; the end of the text where it has but one line."""
+        """A random place where a line ends; the end of the text if it has but one line."""
         return rng.choice(self._line_ends)
 
     def sentence_end(self, ids: list[int], target: int) -> int:

@@ -26,7 +26,7 @@ except ImportError:  # Windows has no such locks; there two runs at once into on
 _FIELDS = {f.name for f in fields(Sample)}
 _NEEDED = {f.name for f in fields(Sample) if f.default is MISSING and f.default_factory is MISSING} | {"loss"}
 _WAY_OUT = "mend or delete the line, or give another --out"
-# Left out of a line where a sample has none.
+# Left out of a line if a sample has none.
 _IF_ANY = ("filler", "task", "tokens", "references", "figures", "kv_tier", "threads")
 
 

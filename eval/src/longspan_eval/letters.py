@@ -60,7 +60,7 @@ def code_debug(prediction: str, references: Sequence[str]) -> float:
 
 
 def one_letter(prediction: str, references: Sequence[str]) -> float:
-    """1.0 where the options that an answer names are the reference, such as ``"B"``; see ``options_named``."""
+    """1.0 if the options that an answer names are the reference, such as ``"B"``; see ``options_named``."""
     return float(options_named(prediction) in [frozenset(right) for right in several(references)])
 
 
@@ -75,7 +75,7 @@ def letters(prediction: str, references: Sequence[str]) -> float:
 
 
 def verdict(prediction: str, references: Sequence[str]) -> float:
-    """1.0 where the first "true" or "false" of an answer, in any case, is the reference's first."""
+    """1.0 if the first "true" or "false" of an answer, in any case, is the reference's first."""
     said = read_verdict(prediction)
     return float(said is not None and said in map(read_verdict, several(references)))
 

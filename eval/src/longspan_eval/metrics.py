@@ -31,13 +31,13 @@ def qa_f1(prediction: str, references: Sequence[str]) -> float:
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """1.0 where the prediction, ``normalised``, is a reference."""
+    """1.0 if the prediction, ``normalised``, is a reference."""
     said = normalised(prediction)
     return float(any(said == normalised(right) for right in several(references)))
 
 
 def contains_any(prediction: str, references: Sequence[str]) -> float:
-    """1.0 where a reference occurs in the prediction, in any case; RULER's score of its questions."""
+    """1.0 if a reference occurs in the prediction, in any case; RULER's score of its questions."""
     said = prediction.lower()
     return float(any(right.lower() in said for right in several(references)))
 
@@ -97,7 +97,7 @@ def rouge_l_by_sentence(prediction: str, references: Sequence[str]) -> float:
     """LongBench's ROUGE-L, by the rouge package: common subsequences sentence by sentence, their union as a set.
 
     Sentences end at any full stop, words at blanks, case and punctuation count, and a word counts once however often it
-    is there. The two ROUGE-L of one answer may lie 0.2 apart, so LongBench's figures compare with this one alone. Where
+    is there. The two ROUGE-L of one answer may lie 0.2 apart, so LongBench's figures compare with this one alone. If
     the official script scores 0 because the package's recursion runs too deep, here the score is given.
     """
     return max(_rouge_by_sentence(prediction, right) for right in several(references))

@@ -46,12 +46,12 @@ def build(
     Args:
         tokenizer: a transformers tokenizer.
         length: tokens.
-        seed: decides the passkey, the place in the text, and the depth where it is None.
+        seed: decides the passkey, the place in the text, and the depth if it is None.
         depth: where the passkey goes, 0 to 1; it is moved to the nearest end of a sentence, whole.
         filler: what it is hidden in: ``"noise"``, the sentences of the original task, or ``"prose"``.
-        text: the prose, instead of what ships with longspan; read round again where it is too short.
+        text: the prose, instead of the prose that ships with longspan; read round again if it is too short.
         answer_room: tokens left free.
-        targets: how many of the last tokens of the text are scored. The one right after the passkey is not, where it
+        targets: how many of the last tokens of the text are scored. The one right after the passkey is not, if it
             is among them: it follows on the passkey, so its loss says nothing about reading the text.
 
     Raises:

@@ -38,7 +38,7 @@ def sliced_losses(logits: Tensor, input_ids: Tensor, positions: Sequence[int]) -
 
 
 def perplexity(losses: Sequence[float]) -> float:
-    """``exp`` of the mean loss in nats; infinite where that overflows."""
+    """``exp`` of the mean loss in nats; infinite if that overflows."""
     mean = math.fsum(losses) / len(losses)
     return math.exp(mean) if mean < 700 else math.inf
 
@@ -53,7 +53,7 @@ def over_prompts(
         blocks: the block of each. Prompts of one block share tokens, so that together they are one observation.
 
     Returns:
-        NaN where there is none; and ``exp`` of Student's interval of the blocks' mean losses, None for fewer than two.
+        NaN if there is none; and ``exp`` of Student's interval of the blocks' mean losses, None for fewer than two.
     """
     losses = [(round(loss, 6), tokens) for loss, tokens in losses]  # as the journal keeps them: the same when resumed
     if not losses:

@@ -33,7 +33,7 @@ def fit(
         new_tokens: tokens kept free for the answer.
         cut: what goes of a text that is too long: of the whole prompt its middle, so that it keeps as many tokens
             before as after (as LongBench and InfiniteBench do); or of the text its left or right end.
-        chat: whether the prompt is put into the tokenizer's chat template, where it has one. What was cut is then
+        chat: whether the prompt is put into the tokenizer's chat template, if it has one. What was cut is then
             tokenized anew inside it, and may take a few tokens less than there are.
         lead: how the answer begins; with a chat template it comes after the template.
 
@@ -76,7 +76,7 @@ def compose(tokenizer: Any, said: str, *, chat: bool, lead: str = "") -> list[in
 
 
 def cut_middle(ids: list[int], room: int) -> list[int]:
-    """The first ``room // 2`` tokens and as many of the last as make ``room``; all where they are no more."""
+    """The first ``room // 2`` tokens and as many of the last as make ``room``; all if there are no more."""
     if len(ids) <= room:
         return ids
     half = room // 2
@@ -86,7 +86,7 @@ def cut_middle(ids: list[int], room: int) -> list[int]:
 def _cut(ids: list[int], room: int, opening: list[int], closing: list[int], cut: Cut) -> list[int]:
     """``ids`` without what is too much. ``opening`` and ``closing`` are what they begin and end in by themselves.
 
-    Where a border is cut, the part that stays is put there by itself: beside the text its tokens may be others.
+    If a border is cut, the part that stays is put there by itself: beside the text its tokens may be others.
     """
     if len(ids) <= room:
         return ids

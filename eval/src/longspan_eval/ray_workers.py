@@ -25,7 +25,7 @@ LIVES = 2  # actors that one prompt may cost: a killed one proves little, two of
 
 
 def require() -> None:
-    """Raise LongspanError where Ray is not installed."""
+    """Raise LongspanError if Ray is not installed."""
     if find_spec("ray") is None:
         raise LongspanError("Ray is missing; install it with pip install 'longspan[ray]', or leave out --ray")
 
@@ -168,7 +168,7 @@ def _ready(crew: Collection[_Actor]) -> list[_Actor]:
 
 
 def _knock(address: str) -> None:
-    """Raise where nothing listens at ``host:port``; Ray itself goes on trying for minutes."""
+    """Raise if nothing listens at ``host:port``; Ray itself goes on trying for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdigit():
         return

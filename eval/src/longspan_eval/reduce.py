@@ -85,7 +85,7 @@ def ratio(tokens: int) -> Reduce:
     """The perplexity over that of the same tokens in the baseline's prompts.
 
     Prompts of one seed end in the same text, so that the scored tokens of two prompts of one seed are the same, and
-    what differs is what came before. Prompts with fewer than ``tokens`` scored tokens (where the passkey lies among
+    what differs is what came before. Prompts with fewer than ``tokens`` scored tokens (if the passkey lies among
     them) are left out, as not all of their tokens are the same.
     """
 
@@ -123,7 +123,7 @@ def median_of(name: str, unit: Unit) -> Reduce:
 def against(name: str) -> Reduce:
     """The median over rounds (seeds) of a figure over the baseline's in the same round.
 
-    Disturbances of a machine affect both, so ratios hold where times do not.
+    Disturbances of a machine affect both, so ratios hold though times do not.
     """
 
     def reduce(samples: Sequence[Sample], base: Sequence[Sample]) -> Figure:

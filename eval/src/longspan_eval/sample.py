@@ -26,17 +26,17 @@ class Sample:
         method: the label of a ``MethodSpec``.
         length: tokens of prompt and answer.
         seed: what the prompt was drawn from.
-        depth: where the thing to find lay, 0 to 1; None where the task has no such place.
+        depth: where the thing to find lay, 0 to 1; None if the task has no such place.
         answer, prediction: the first reference, and what the model said.
         correct: the task's score of the prediction, 0.0 to 1.0.
         loss: mean nats of the scored tokens.
         scored: how many tokens that was.
         seconds: for the prompt and the answer together.
         error: why there is no result (``"out of memory"``, or the rule that a parameter broke), else None.
-        filler: what a passkey was hidden in, where a table has several; else empty.
+        filler: what a passkey was hidden in, if a table has several; else empty.
         task: the task's name, or what else tells a measure's samples from those of others.
-        tokens: of the prompt alone; 0 where none was read.
-        references: all answers that count as right, where there are several.
+        tokens: of the prompt alone; 0 if none was read.
+        references: all answers that count as right, if there are several.
         figures: whatever else was measured, by name.
         kv_tier, threads: where the session kept keys and values, and the threads of the process. Seconds depend on
             them; answers do not, and so no key does. Empty and 0 in samples from before they were kept.

@@ -26,11 +26,11 @@ class Measurable(Protocol):
 
 
 class Session:
-    """Measures one thing after the other on one model, attaching a method where it changes.
+    """Measures one thing after the other on one model, attaching a method when it changes.
 
     Args:
         model, tokenizer: the model where it is to run, and its tokenizer.
-        window: the trained window in tokens, where the config is not right about it.
+        window: the trained window in tokens, if the config is not right about it.
         kv_tier: where extended models keep keys and values, unless a measure says so itself.
     """
 
@@ -59,7 +59,7 @@ class Session:
         """Make the model run a method for prompts of ``length`` tokens, unless that is what it runs.
 
         Args:
-            window: the trained window, where a table takes another than the model's.
+            window: the trained window, if a table takes another than the model's.
             implementation: transformers' attention for the stock model, such as ``"eager"``.
             kv_tier: where an extended model keeps keys and values; the session's unless given.
         """

@@ -71,7 +71,7 @@ class MethodSpec:
         """Make a model run so, for prompts of ``length`` tokens; raises what ``extend`` raises.
 
         Args:
-            window: the trained one, where the config is not right about it.
+            window: the trained one, if the config is not right about it.
             kv_tier: where an extended model keeps keys and values.
         """
         from longspan.hf import extend, restore
@@ -89,7 +89,7 @@ class MethodSpec:
         extend(model, method, kv_tier=kv_tier, **given)
 
     def parameters(self, window: int, length: int) -> dict[str, Any]:
-        """Every parameter as JSON has it, at a model's window and a length; as given, where they do not fit those."""
+        """Every parameter as JSON has it, at a model's window and a length; as given, if they do not fit those."""
         method = self.reaching(length)
         if method is None:
             return {}

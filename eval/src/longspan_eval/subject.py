@@ -28,7 +28,7 @@ class Subject:
         dtype: of its weights.
         parameters: how many weights it has.
         crossover: the length in tokens at which attention to everything costs as much as all the rest.
-        config_sha256: of its config and of the tokens that end an answer; empty where they are the bundled model's,
+        config_sha256: of its config and of the tokens that end an answer; empty if they are the bundled model's,
             whose samples were measured before configs counted.
     """
 

@@ -25,9 +25,9 @@ class Example:
         input_ids: its tokens.
         references: answers that count as right.
         seed: what it was drawn from.
-        depth: where the thing to find was asked to lie, 0 the start of the text and 1 its end; None where a task has
+        depth: where the thing to find was asked to lie, 0 the start of the text and 1 its end; None if a task has
             no such place.
-        placed: where it lies; None where there are several such things, or none.
+        placed: where it lies; None if there are several such things, or none.
         scored: the indices in ``input_ids`` of the tokens whose loss is taken; may be empty.
     """
 
@@ -61,15 +61,15 @@ class Task:
         version: grows when ``build`` or ``score`` changes.
         paper: who states it, such as ``"Hsieh et al., 2024, arXiv 2404.06654"``.
         summary: one line.
-        new_tokens: the most tokens of an answer; 0 where none is asked for.
-        build: a prompt of exactly ``length - new_tokens`` tokens, or of at most that where it is made of a ``record``.
-            Raises ValueError, naming the least length, where ``length`` is too short.
+        new_tokens: the most tokens of an answer; 0 if none is asked for.
+        build: a prompt of exactly ``length - new_tokens`` tokens, or of at most that if it is made of a ``record``.
+            Raises ValueError, naming the least length, if ``length`` is too short.
         score: how right a prediction is, 0 to 1.
         at_depths: whether a depth can be asked for.
         until: text after which generation may stop early; None: ``new_tokens`` or an end-of-text token.
         data: the local file it reads; None: it is synthetic, or its prompts are ``Evaluation.windows``.
-        filler: what things are hidden in, where a table tells several apart; else empty.
-        targets: how many tokens at the end of a text have their loss taken, where a table asks for it; else 0.
+        filler: what things are hidden in, if a table tells several apart; else empty.
+        targets: how many tokens at the end of a text have their loss taken, if a table asks for it; else 0.
         measure: what a table shows of it: the mean ``"score"``, or the ``"perplexity"`` of its prompts' scored tokens.
     """
 

@@ -92,7 +92,7 @@ def check_texts(paths: Sequence[Path]) -> None:
 
 
 def windows_of(tokenizer: Any, text: WindowText, *, longest: int, stride: int, mode: Mode) -> list[Record]:
-    """The windows of one text, in its order, as ``build`` takes them; none where it is shorter than ``longest``."""
+    """The windows of one text, in its order, as ``build`` takes them; none if it is shorter than ``longest``."""
     first = longest if mode == "new" else 0
     starts = range(0, text.tokens(tokenizer) - longest + 1, stride)
     return [{"text": text.ref, "at": first + begin, "stride": stride, "mode": mode} for begin in starts]
@@ -197,7 +197,7 @@ def _text(ref: str) -> str:
 
 
 def _decoded(data: bytes, path: Path) -> str:
-    """The text in a file's bytes; raises DataError where there is none, or it is not UTF-8."""
+    """The text in a file's bytes; raises DataError if there is none, or it is not UTF-8."""
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:

@@ -38,7 +38,7 @@ class TokenTables:
 
 @dataclass(frozen=True, eq=False)
 class DeviceTables:
-    """The same where kernels of another device read it, token by token, so that a token copies nothing there.
+    """The same on another device, whose kernels read it token by token, so that a token copies nothing there.
 
     Attributes:
         own: on the CPU.

@@ -24,15 +24,15 @@ from longspan.methods import Method
 from longspan.positions import ChosenPositionMap
 from longspan.rope import CosSin, Rope, Table, cos_sin
 
-_ON_A_GPU = 4  # times as many scores are held there, where every run of queries costs dozens of launches
+_ON_A_GPU = 4  # times as many scores are held there, as every run of queries costs dozens of launches
 
 
 class Chooser:
     """Runs the selection of one method that chooses, for all layers of a model.
 
     Attributes:
-        across: sums over the ranks that hold the other heads that choose together; None where this one has them all.
-        observer: sees what is chosen, where somebody records it; see ``recording``.
+        across: sums over the ranks that hold the other heads that choose together; None if this rank has all of them.
+        observer: receives the choices, if somebody records them; see ``recording``.
         scores_at_once: scores that are held at once.
         many: whether runs of queries that choose may go through a kernel together; off, each goes by itself.
     """
@@ -108,7 +108,7 @@ class Chooser:
             gather_into(*merged, see(r0, r1, chosen.units), self.impl)
 
     def _together(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> Impl | None:
-        """Which implementation runs several of the query chunks at once; None where each goes by itself."""
+        """Which implementation runs several of the query chunks at once; None if each goes by itself."""
         if selector.across is not None:  # how many go together depends on the machine, and all ranks sum as often
             return None
         given = queries.q, queries.keys, queries.values

@@ -49,7 +49,7 @@ def _rotations(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def filled(rows: Sequence[Tensor | None], tokens: int) -> Tensor:
-    """``[B, tokens, ...]`` of rows ``[n, ...]`` with ``n ≤ tokens``, each at the end; zeros before, and where None."""
+    """``[B, tokens, ...]`` of rows ``[n, ...]`` with ``n ≤ tokens``, each at the end; zeros before, and for None."""
     like = next(row for row in rows if row is not None)
     out = like.new_zeros(len(rows), tokens, *like.shape[1:])
     for b, row in enumerate(rows):

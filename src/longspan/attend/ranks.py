@@ -1,4 +1,4 @@
-"""The processes that the heads of a layer are split over, where a model runs under tensor parallelism."""
+"""The processes that the heads of a layer are split over, when a model runs under tensor parallelism."""
 
 from __future__ import annotations
 

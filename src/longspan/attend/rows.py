@@ -13,7 +13,7 @@ from longspan.bands import KeyMap
 from longspan.kernels.banded import Plan
 
 MOST = 1 << 20  # rows of all bands together that are kept: 40 MB, and 16 MB on a device
-_REPAID_BY = 16  # parts of a text of which new tokens are one at least, where the rows before them are worth computing
+_REPAID_BY = 16  # rows before the new tokens are worth computing if these are at least one part in so many of the text
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class RowTables:
     def ranges(self, start: int, stop: int, device: torch.device | None) -> Ranges | None:
         """The keys of queries ``start : stop``, ready for a kernel of the device if one is given.
 
-        None where these are not worth keeping.
+        None if these are not worth keeping.
         """
         rows = self._up_to(start, stop)
         if rows is None:
@@ -103,7 +103,7 @@ class RowTables:
 
 
 def _some(x: Tensor, bands: Sequence[int]) -> Tensor:
-    """The given ones of ``x`` ``[bands, ...]``, a view where they follow each other."""
+    """The given ones of ``x`` ``[bands, ...]``, a view if they follow each other."""
     first, last = bands[0], bands[-1]
     whole = x[first : last + 1]
     return whole if len(bands) == len(whole) else torch.stack([x[n] for n in bands])

@@ -33,7 +33,7 @@ class Tables:
     Attributes:
         key_maps: the stored rotations of the keys.
         chosen_rotation, scored_rotation: which of them chosen keys are read from and scores are computed from; the
-            latter None where the selector keeps what scores take.
+            latter None if the selector keeps the inputs of scores itself.
     """
 
     def __init__(self, method: Method, window: int, chooser: Chooser | None) -> None:
@@ -57,7 +57,7 @@ class Tables:
         self._on_device = lru_cache(_CACHED)(self._tokens_on)
 
     def angles(self, table: Table, total: int = 0, span: TokenSpan | None = None) -> Table:
-        """The angles that stand for a layer's ``table`` where there are ``total`` tokens; the same object every time.
+        """The angles that stand for a layer's ``table`` if there are ``total`` tokens; the same object every time.
 
         Angles that depend on the length are kept by the ``span`` of a forward.
         """
@@ -197,14 +197,14 @@ class Tables:
         return BandAngles(*cos_sin(table, torch.stack([to(tokens) for to in self.key_maps]), device))
 
     def _computed(self, selection: Selection, start: int, stop: int, first: int | None = None) -> Ranges:
-        """Bands are numbered as those of the queries ``first : stop``, where given."""
+        """Bands are numbered as those of the queries ``first : stop``, if given."""
         bands = self.positions.all_bands(selection.kept(start if first is None else first, stop))
         plan = make_plan(bands, start, stop)
         return Ranges(plan, tuple(self.key_maps.index(bands[band].k_pos) for band in plan.bands))
 
 
 def computes_here(device: torch.device) -> bool:
-    """Whether a device's memory is this processor's, where a copy to it costs its bytes alone."""
+    """Whether a device's memory is this processor's, so that a copy to it costs its bytes alone."""
     return device.type == "cpu"
 
 

@@ -84,7 +84,7 @@ class BlockSelector(BlockIndex, Selector):
     ) -> int:
         """Query chunks that attend together; shapes as for ``Selector.add_many``.
 
-        Each chooses by itself, so that scores that are equal up to rounding decide as where they are recorded.
+        Each chooses by itself, so that scores that are equal up to rounding decide as they do in a recording.
         """
         done = 0
         if queries.q.device.type == "cpu":

@@ -92,7 +92,7 @@ class ByQueryChunk(Choosing):
 
     def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
         count = self.chosen * self.size
-        # The tokens' indices do not matter where all are seen from one position.
+        # The tokens' indices do not matter if all are seen from one position.
         seen = positions.tokens(i, torch.zeros(1, 1, count, dtype=torch.int64), self.alone().always())
         alike = seen.ends is None and seen.k_pos is None
         return seen.q_pos[0][:, None].expand(-1, count) if alike else None

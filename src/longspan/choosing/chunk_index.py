@@ -18,7 +18,7 @@ from longspan.terms import ChunkScore, Share, head_sets
 
 SUBMEANS = 4  # sub-chunks with a mean of their own
 _AT_ONCE, _ON_A_GPU = 8, 64  # chunks summarised at a time; few stay in a processor's cache
-_TAIL = 64  # tokens at the end that may be dropped again at any time; as many as a chunk where those are longer
+_TAIL = 64  # tokens at the end that may be dropped again at any time; as many as a chunk if chunks are longer
 
 
 class ChunkIndex(UnitIndex):

@@ -24,7 +24,7 @@ class UnitCost:
     """The cost of one unit (token, chunk or block) that a query chooses from, in one layer.
 
     Attributes:
-        stored: bytes of its entry in the index; 0 where scores are made from the stored keys.
+        stored: bytes of its entry in the index; 0 if scores are made from the stored keys.
         read: bytes that a single token reads to score it.
         products: multiplications that score it for one query of a prompt.
     """
@@ -35,5 +35,5 @@ class UnitCost:
 
 
 def summary_bytes(layer: LayerSizes) -> int:
-    """Bytes of a vector of a key's size in fp32, or wider where keys are: indices keep summaries so."""
+    """Bytes of a vector of a key's size in fp32, or wider if keys are: indices keep summaries so."""
     return layer.key_dim * max(layer.itemsize, 4)

@@ -37,7 +37,7 @@ class QueryBlock:
             of each row's own count.
         keys: ``[B, Hkv, N, D]`` at the positions that chosen keys are stored at.
         values: ``[B, Hkv, N, Dv]``.
-        scored: the keys that scores are made from, or None where an index holds what they take.
+        scored: the keys that scores are made from, or None if an index holds the inputs of scores.
         batch: which rows of the layer's index they are: a slice, or their numbers ``[B]`` int64.
         padding: how many padding tokens the index holds before theirs.
         table: makes cos and sin of every position in the window.

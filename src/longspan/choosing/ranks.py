@@ -1,4 +1,4 @@
-"""Sums over the processes that a layer's heads are split over, where its heads decide something together."""
+"""Sums over the processes that a layer's heads are split over, if its heads decide something together."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ class Chosen:
     """Choices of queries.
 
     Attributes:
-        units: ``[B, S, T, m]`` int64 where each query chose units for itself, ``[B, S, M]`` int64 tokens where the
+        units: ``[B, S, T, m]`` int64 if each query chose units for itself, ``[B, S, M]`` int64 tokens if the
             queries of a query chunk chose together; ascending.
-        scores: gives the scores that decided, ``[B, S, T, N]`` or ``[B, S, N]`` of units; None where none did.
+        scores: gives the scores that decided, ``[B, S, T, N]`` or ``[B, S, N]`` of units; None if no scores decided.
     """
 
     units: Tensor
@@ -45,7 +45,7 @@ class Selector(AcrossRanks):
     tokens overrides ``extend``, ``nbytes`` and what follows the store's rows; see ``longspan.choosing.saved``.
 
     Attributes:
-        across: set only where the heads of a layer choose together, which are split over several processes.
+        across: set only if the heads of a layer choose together, which are split over several processes.
         sums_over_ranks: whether ``across`` is called for all that the heads decide together. Each class says so for
             itself, since one that derives from it may decide otherwise.
         keeps_slots: whether its entries are those of slots, padding included, and not of each row's tokens.
@@ -106,7 +106,7 @@ class Selector(AcrossRanks):
     ) -> int:
         """Choose for the first of ``runs`` together and merge what they see into ``out`` and ``lse``, in place.
 
-        Called where the gathered kernel in C or in Triton can take them, and this process has all heads.
+        Called if the gathered kernel in C or in Triton can take them, and this process has all heads.
 
         Args:
             out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]`` of the rows' queries.
@@ -127,11 +127,11 @@ class Selector(AcrossRanks):
     def scoring(
         self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, positions: ChosenPositions
     ) -> ScoreSpec | None:
-        """Scores and choice as that kernel takes them; None where there is nothing to choose from yet.
+        """The kernel's input for scores and choice; None if there is nothing to choose from yet.
 
         Args:
             rows: of the batch; they begin with ``padding`` tokens that are none.
-            keys: ``[B, Hkv, N, D]``, the stored keys that are scored, without padding; None where there are none.
+            keys: ``[B, Hkv, N, D]``, the stored keys that are scored, without padding; None if there are none.
             heads, kv_heads: ``H`` and ``Hkv``.
             positions: where the token sees what it chose.
         """
@@ -163,7 +163,7 @@ class Selector(AcrossRanks):
 
     @property
     def memory(self) -> Sequence[Tensor]:
-        """What such a step reads and writes where it lies, of any shape."""
+        """The tensors that such a step reads and writes in place, of any shape."""
         return ()
 
     def take_recorded(self, q: Tensor, k: Tensor, v: Tensor, rope: Rope, place: Tensor, kept_at: Tensor) -> None:

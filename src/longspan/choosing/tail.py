@@ -31,7 +31,7 @@ class Tail:
 
     @torch.inference_mode(False)  # written to later, perhaps outside inference mode
     def extend(self, new: Sequence[Tensor]) -> None:
-        """Add the tokens that follow, ``[B, H, T, D]`` of each tensor, forgetting the oldest where room is short."""
+        """Add the tokens that follow, ``[B, H, T, D]`` of each tensor, forgetting the oldest if room is short."""
         tokens = new[0].shape[2]
         if not self.tensors:
             self.tensors = [x.new_empty(*x.shape[:2], self.room, x.shape[3]) for x in new]

@@ -216,7 +216,7 @@ class TokenSelector(Selector):
         size, scores = self.selection.query_chunk, queries.q.shape[0] * sets * queries.keys.shape[2]
         if impl == "auto" and queries.q.device.type == "cpu":
             at_once = min(QUERIES_AT_ONCE // size, SCORES_AT_ONCE // scores)
-            # The last ones go one by one where they are too few to be spread over all threads.
+            # The last ones go one by one if they are too few to be spread over all threads.
             return at_once, min(at_once, 2 * torch.get_num_threads())
         # Scores are copied by top-k, and of a tile of keys every query has its best one.
         at_once = min(QUERIES_AT_ONCE // size, SCORES_AT_ONCE // (scores * (2 + size // _KEYS)))

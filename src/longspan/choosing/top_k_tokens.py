@@ -24,7 +24,7 @@ class TopKTokens(ByRow):
     Args:
         initial: ``S``, first tokens that are always kept.
         recent: ``W``, last tokens that are always kept, the query's own among them.
-        top_k: how many a query chooses of those between; all of them where there are fewer.
+        top_k: number of tokens between them that a query chooses; all of these if there are fewer.
         score_at: the distance at which scores, the logits of the attention, see their tokens.
         from_layer: the first layer whose queries choose.
     """

@@ -186,7 +186,7 @@ def _examined(
 
 
 def _reduced_size(method: Method, window: int, calibration: Calibration | None) -> int | None:
-    """``d'`` of the keys that scores are made from; None where those are the keys themselves."""
+    """``d'`` of the keys that scores are made from; None if those are the keys themselves."""
     selection = method.selection(window)
     return selection.reduced_size(calibration) if calibration is not None and isinstance(selection, Choosing) else None
 
@@ -219,7 +219,7 @@ def _advice(choice: MethodChoice, held: tuple[memory.Fit, ...], asked: _Asked, l
     """The first tier that holds it, from the one on that the choice named.
 
     Args:
-        most: tokens that the method is set for; None where it sets no limit.
+        most: tokens that the method is set for; None if it sets no limit.
     """
     names = [fit.tier for fit in held]
     usable = [fit for fit in held[names.index(choice.kv_tier) :] if fit.reason is None]

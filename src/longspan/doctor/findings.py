@@ -23,10 +23,10 @@ class ModelFacts:
     Attributes:
         model, family: its class, and the type in its config.
         dtype, device: of its weights. weights: their bytes.
-        window, window_source: tokens that it was trained on, and what says so; None where it cannot be extended.
+        window, window_source: tokens that it was trained on, and the source of it; None if it cannot be extended.
         attached, stock: layers that a method runs in, and those that stay as they are.
         dual_chunks: the config's ``dual_chunk_attention_config``. rope_scaling: the config's scaled RoPE.
-        refusal: why it cannot be extended; None where it can.
+        refusal: why it cannot be extended; None if it can.
     """
 
     model: str
@@ -65,7 +65,7 @@ class Advice:
 
     Attributes:
         method: as the command line takes it.
-        kv_tier: where keys and values go; None where they fit nowhere, or the method is set for a shorter text.
+        kv_tier: where keys and values go; None if they fit nowhere, or the method is set for a shorter text.
         why: in a sentence.
         commands: to copy; none without a tier.
     """

@@ -70,10 +70,10 @@ class Fit:
     Attributes:
         tier: where keys and values lie.
         device, host, disk: bytes that the cache takes there.
-        free: bytes that are free in the tier; None where the system does not say.
+        free: bytes that are free in the tier; None if the system does not report them.
         fits: whether it takes at most ``SHARE`` of what is free (all of a disk), there and on the device; None
-            where that is not known.
-        longest: tokens up to which it does; None where nobody knows.
+            if that is not known.
+        longest: the most tokens for which it does; None if that is not known.
         reason: why this tier is not for this model or method, if it is not.
     """
 
@@ -126,7 +126,7 @@ def needs(
     Args:
         method: a resolved one.
         window: the model's.
-        reduced: ``d'`` of a calibration, where one is used.
+        reduced: ``d'`` of a calibration, if one is used.
     """
     own, stock = [x for x in layers if x.attached], [x for x in layers if not x.attached]
     per_token = sum(layer.token_bytes for layer in own)
@@ -141,7 +141,7 @@ def needs(
 
 
 def index_bytes(method: Method, layer: LayerShape, length: int, window: int, reduced: int | None = None) -> int:
-    """Bytes of the entries that a layer's keys are chosen by; 0 where nothing is kept beside the keys."""
+    """Bytes of the index entries by which a layer's keys are chosen; 0 if it has none beside the keys."""
     selection = method.selection(window)
     if not isinstance(selection, Choosing):
         return 0

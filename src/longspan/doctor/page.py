@@ -42,7 +42,7 @@ def _table(title: str, rows: Iterator[_Row]) -> Sheet:
 
 
 def broken(command: str, width: int) -> str:
-    """A command in lines that a shell takes as one, each no longer than ``width`` where its options allow that."""
+    """A command split into lines that a shell joins again, each no longer than ``width`` if its options allow that."""
     lines = [""]
     for part in command.split(" --"):
         part = part if lines == [""] else f"--{part}"

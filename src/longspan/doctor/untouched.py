@@ -20,10 +20,10 @@ class Untouched:
 
     Attributes:
         tokens: of the prompt, all of it inside the window.
-        exact: rows that the method states to be the model's own; ``tokens`` where it changes no short prompt.
-        difference: the largest of those rows' logits, over the largest logit; None where no row is stated to be equal.
+        exact: rows that the method states to be the model's own; ``tokens`` if the method changes no short prompt.
+        difference: the largest of those rows' logits, over the largest logit; None if no row is stated to be equal.
         budget: the most that rounding explains, as ``extend`` holds each layer to.
-        holds: whether it is within that; None where no row is stated to be equal.
+        holds: whether it is within that; None if no row is stated to be equal.
     """
 
     tokens: int

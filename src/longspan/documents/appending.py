@@ -32,7 +32,7 @@ def append_texts(
     """Let a model read texts after a saved document, each after an empty line, and keep them there.
 
     What was read is on the disk after every prefill chunk. The same call takes up an append that was stopped, and
-    changes nothing where the document ends with these texts already: a process may end after it has replaced the
+    changes nothing if the document ends with these texts already: a process may end after it has replaced the
     manifest.
 
     Args:
@@ -47,7 +47,7 @@ def append_texts(
     if not any(text for _, text in texts):
         raise DocumentError("there is no text to append")
     folder = Folder(path)
-    folder.manifest()  # raises where there is no document
+    folder.manifest()  # raises if there is no document
     with folder.alone():
         document = Document.open(folder.path, model, tokenizer, kv_tier=kv_tier)
         before, contents, attachment = folder.manifest(), document.contents, document.attachment()

@@ -76,7 +76,7 @@ def refuse_options(options: dict[str, Any]) -> None:
 
 
 class _Follower:
-    """Takes the time of the first token, and hands the text on where somebody wants it."""
+    """Record the time of the first token, and pass the text on if a caller wants it."""
 
     def __init__(self, tokenizer: Any, stream: Stream | None, token: Callable[[], None] | None) -> None:
         self._printer = None if stream is None else TokenStreamer(tokenizer, stream)

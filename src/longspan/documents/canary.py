@@ -36,7 +36,7 @@ def make_canary(model: PreTrainedModel, attachment: Attachment, contents: Conten
         other = _logits(model, attachment, contents, tokens, attender)
     last, most = logits[-1], float(logits.abs().max())
     highest = last.topk(min(_PLACES, len(last))).indices
-    # A few roundings of the largest, where this machine has but one way to compute them.
+    # A few roundings of the largest, if this machine has only one way to compute them.
     rounding = 32 * torch.finfo(model.dtype).eps * most
     budget = 4 * float((other[-1] - last)[highest].abs().max()) + rounding
     return Canary(tuple(tokens.tolist()), _hash(logits), tuple(highest.tolist()), tuple(last[highest].tolist()), budget)

@@ -103,7 +103,7 @@ class Contents:
         Args:
             ids: ``[T]`` int64.
             places: ``[T, 2]`` int64.
-            text: left out where the text before it was not kept.
+            text: left out if the text before it was not kept.
 
         Raises:
             DocumentError: the name of a source is no string, which no manifest could be read back with.

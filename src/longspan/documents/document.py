@@ -26,7 +26,7 @@ from longspan.hf.hooks import Attachment
 from longspan.methods.parse import written
 from longspan.model.unwrap import runnable
 
-GRAIN = 64  # tokens of a passage where a method chooses smaller units
+GRAIN = 64  # tokens of a passage if a method chooses smaller units
 
 
 def check_question(question: object) -> None:
@@ -254,7 +254,7 @@ class Document:
             )
 
     def _reach(self) -> tuple[int | None, str]:
-        """How many tokens the method was set for, None where it knows no limit; and that in words."""
+        """How many tokens the method was set for, None if it knows no limit; and that in words."""
         report = self.attachment().report
         method, window = report.method, report.window
         most = method.longest(window)

@@ -25,7 +25,7 @@ class InMemory:
         keeps_text: whether the text is there.
         ids: ``[T]`` int64.
         places: ``[T, 2]`` int64, the characters of each token in the text; ``NOWHERE`` of other tokens.
-        text: None where it was not kept.
+        text: None if it was not kept.
     """
 
     ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))

@@ -96,7 +96,7 @@ def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
     A template may print the date, and a reading that goes on tomorrow goes on from the tokens of today.
 
     Args:
-        folder: that the document is in, or a reading that was not finished; None where there is none.
+        folder: that the document is in, or a reading that was not finished; None if there is none.
 
     Raises:
         DocumentError: see ``find_layout``; the folder's manifest is damaged.
@@ -133,7 +133,7 @@ def method_of(facts: Facts) -> Method:
 
 
 def difference(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> str | None:
-    """In what two sets of facts differ besides these fields, as a noun with both values; None where in nothing."""
+    """The difference of two sets of facts besides these fields, as a noun with both values; None if there is none."""
     if (kept.tokens, kept.tokens_sha256, kept.sources) != (live.tokens, live.tokens_sha256, live.sources):
         return f"text ({_text_of(kept)}, now {_text_of(live)})"
     differ = [one for one in differences(plain(kept), plain(live)) if one[0] not in besides]

@@ -82,7 +82,7 @@ def ids_of(ids: torch.Tensor) -> str:
 
 
 def machine_of(model: PreTrainedModel, report: Report) -> str:
-    """The machine of a model's forwards: where it is the same, their results are to the bit."""
+    """The machine of a model's forwards: if it is the same, their results are equal to the bit."""
     device = model.device
     name = (
         torch.cuda.get_device_name(device)
@@ -109,7 +109,7 @@ def _sample(model: PreTrainedModel) -> str:
 
 
 def _files_of(model: PreTrainedModel) -> list[tuple[str, int, int]] | None:
-    """Path, size and time of the files of a model's weights; None where it is not known which those are."""
+    """Path, size and time of the files of a model's weights; None if these are unknown."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     folder = Path(name)
     if name and not folder.exists():
@@ -145,7 +145,7 @@ def _cache_file() -> Path | None:
 
 @lru_cache(maxsize=1)
 def _processor() -> str:
-    """The processor's name and type, all types where cores differ."""
+    """The processor's name and type, all types if cores differ."""
     if platform.system() == "Darwin":
         with suppress(OSError, subprocess.SubprocessError):
             asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, check=True)

@@ -201,7 +201,7 @@ class Folder:
         return {*manifest.files, *(data_name(n) for n in range(len(manifest.segments)))}
 
     def make(self) -> None:
-        """Make the folder where there is none; its name is on the disk as its files will be."""
+        """Make the folder if it is missing; its name is on the disk as its files will be."""
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         for path in missing:

@@ -22,7 +22,7 @@ _JOINT = "\n\n"  # between a text and a question in one message
 def find_layout(tokenizer: Any, wanted: str = "auto") -> Layout:
     r"""The layout of a name: ``"chat"`` is the tokenizer's template, ``"plain"`` text, a line break and question.
 
-    ``"auto"`` is the template where there is one. Any other text has the places ``{document}`` and ``{question}``, each
+    ``"auto"`` is the template if there is one. Any other text has the places ``{document}`` and ``{question}``, each
     once, in this order: ``"Read this:\n{document}\n\nQ: {question}\nA:"``.
 
     Raises:
@@ -124,7 +124,7 @@ def head_of(tokenizer: Any, layout: Layout) -> Tensor:
     """
     own = encode(tokenizer, layout.head)
     if layout.name == "chat":
-        return own  # a template writes the first token itself, where it wants one
+        return own  # a template writes the first token itself, if it wants one
     return torch.cat((torch.tensor(beginning(tokenizer), dtype=torch.int64), own))
 
 

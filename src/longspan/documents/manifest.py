@@ -111,7 +111,7 @@ class Canary:
         tokens: the ids that are read.
         sha256: over the logits, as fp32 bytes.
         places, values: some of the last token's logits, the highest first.
-        budget: what each may differ by where other kernels compute them.
+        budget: by how much each may differ if other kernels compute it.
     """
 
     tokens: tuple[int, ...]
@@ -133,7 +133,7 @@ class Facts:
         model: its class. config: its config, every RoPE parameter among it. weights_sha256: of its weights.
         dtype: the model runs in it.
         method: its name. parameters: every one of them. angles: theirs. window: the trained one, in tokens.
-        calibration_sha256: of the maps that scores are reduced by; empty where there are none.
+        calibration_sha256: of the maps that scores are reduced by; empty if there are none.
         machine: what computes it: processor, library and kernels.
         prefill_chunk: tokens that are read at a time.
         layout: what stands around the text.
@@ -218,7 +218,7 @@ def parse(text: bytes) -> Manifest:
 
 
 def _check_values(facts: Facts) -> None:
-    """Raise ``DocumentError`` for what has the right type and would only fail where it is used."""
+    """Raise ``DocumentError`` for a value of the right type that would fail only when it is used."""
     for name, value in (("prefill_chunk", facts.prefill_chunk), ("window", facts.window)):
         if not 1 <= value <= MOST_TOKENS:
             raise DocumentError(f"its manifest.facts.{name} is {_shown(value)}, which is invalid")

@@ -41,7 +41,7 @@ def looked_at(choices: Iterable[Choice], grain: int) -> tuple[Counter[Range], in
 
     Args:
         choices: of one answer, or of one token of it.
-        grain: tokens of a range where the method chooses smaller units; else the units themselves are the ranges.
+        grain: tokens of a range if the method chooses smaller units; else the units themselves are the ranges.
     """
     counts: Counter[Range] = Counter()
     votes = 0

@@ -160,7 +160,7 @@ def begin(
 
 @contextmanager
 def _left_as(model: PreTrainedModel, before: Attachment | None) -> Iterator[None]:
-    """Restore a model that this block has extended, where the block fails: the call can be made again then."""
+    """Restore a model that this block has extended if the block fails, so that the call can be made again."""
     try:
         yield
     except BaseException:

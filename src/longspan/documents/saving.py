@@ -130,7 +130,7 @@ def _refuse_taken(folder: Folder, mine: Manifest | None) -> None:
 
 
 def _copy(source: int, target: int, size: int) -> None:
-    """Copy bytes; places where nothing was written stay so, where the system can tell."""
+    """Copy bytes; holes stay holes, if the system can tell."""
     os.ftruncate(target, size)
     at, room = 0, memoryview(bytearray(min(size, COPIED_AT_ONCE)))
     while at < size:

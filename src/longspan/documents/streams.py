@@ -160,11 +160,11 @@ def new_cache(
 
 
 def stays_on_host(tier: KVTier, device: torch.device, needed: int) -> bool:
-    """Whether keys and values that lie in files stay in the CPU's memory, where those are mapped.
+    """Whether keys and values that lie in files stay in the CPU's memory, mapped.
 
     Args:
         needed: bytes that they would take on the device. ``"auto"`` has them there while there is room, and says so
-            where there is none.
+            if there is none.
     """
     if tier != "auto" or device.type == "cpu":
         return tier != "device"

@@ -22,7 +22,7 @@ class Reading:
 
     Args:
         facts: of the document that the reading ends in.
-        before: the document in the folder, which the reading appends to; None where there is none.
+        before: the document in the folder, which the reading appends to; None if there is none.
     """
 
     def __init__(self, folder: Folder, facts: Facts, before: Manifest | None = None) -> None:

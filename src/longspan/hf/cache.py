@@ -195,7 +195,7 @@ class LongspanCache(Cache):
             self.padding = tuple(min(pad, length) for pad in self.padding)
 
     def _lengths(self) -> list[int | None]:
-        """Tokens in each layer; None where it keeps a state alone, such as a convolution's, or no text runs it."""
+        """Tokens in each layer; None if it keeps a state alone, such as a convolution's, or no text runs it."""
         tokens = [isinstance(x, (StoreLayer, DynamicLayer)) and not keeps_nothing(x) for x in self.layers]
         return [x.get_seq_length() if has else None for x, has in zip(self.layers, tokens, strict=True)]
 

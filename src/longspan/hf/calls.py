@@ -21,7 +21,7 @@ from longspan.methods import Method
 Run = Callable[[Tensor, Tensor, Tensor, LayerCall, KVStore | None], Tensor]
 
 _BY_TOKEN = "input_ids", "inputs_embeds", "per_layer_inputs"  # of a decoder's inputs those that differ by token
-_DROPPED = 64  # tokens at the end that may be dropped again where they came as embeddings
+_DROPPED = 64  # tokens at the end that may be dropped again if they came as embeddings
 
 
 @dataclass(frozen=True)

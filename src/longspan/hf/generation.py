@@ -114,7 +114,7 @@ _SHADOWS: dict[str, type[_Shadow]] = {
 
 
 def shadow(model: PreTrainedModel, attachment: Attachment) -> None:
-    """Let ``generate`` use longspan's cache and take long prompts, where the model has it."""
+    """Let ``generate`` use longspan's cache and take long prompts, if the model has it."""
     for name, kind in _SHADOWS.items():
         if hasattr(model, name):
             setattr(model, name, kind(attachment, getattr(model, name)))

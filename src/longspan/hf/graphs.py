@@ -166,7 +166,7 @@ class _Decoding:
         return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None
 
     def _step(self, cache: LongspanCache, arguments: dict[str, Any]) -> Any:
-        """One step, from what was recorded; None where it has to be called."""
+        """One step, from the recording; None if the model has to be called."""
         ids, mask, past = arguments["input_ids"], arguments.get("attention_mask"), cache.stores[0].length
         self.attachment.check(cache)
         cache.refuse_uneven()
@@ -191,7 +191,7 @@ class _CudaGraphs:
             recording.others_ran = True
 
     def __call__(self, cache: LongspanCache, ids: Tensor) -> Any:
-        """The output of the model for one token in each row, ``ids`` ``[B, 1]``; None where that has to be called."""
+        """The output of the model for one token in each row, ``ids`` ``[B, 1]``; None if the model has to be called."""
         assert cache.padding is not None
         past = cache.stores[0].length
         recording = self._fitting(cache, past, cache.padding)
@@ -266,7 +266,7 @@ def _capacity(cache: LongspanCache) -> int:
 
 
 def _kept_at(cache: LongspanCache) -> list[int] | None:
-    """For each layer where its index keeps the next token's inputs; None where one has to do more than write them."""
+    """For each layer where its index keeps the next token's inputs; None if an index has to do more than write them."""
     places = []
     for layer in cache.layers:
         index = layer.store.index if isinstance(layer, StoreLayer) else None

@@ -73,7 +73,7 @@ class Attachment(NeverCopied):
         decoder = decoder_of(model, [layer.module for layer in self.layers])
         self._decoder = weakref.ref(decoder)
         self._names = list(inspect.signature(decoder.forward).parameters)
-        # Stock layers rotate by position_ids, which count padding where they are left out; those of generate do not.
+        # Stock layers rotate by position_ids, which count padding if they are left out; generate's do not.
         self._numbers = "position_ids" in self._names and any(layer.rope is None for layer in self.layers)
         self._handles.append(decoder.register_forward_pre_hook(self.begin, with_kwargs=True))
         self._handles.append(decoder.register_forward_hook(self.end, always_call=True))
@@ -109,7 +109,7 @@ class Attachment(NeverCopied):
 
     @untraced
     def begin(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Before the decoder runs: check what it is given, and give it our cache where it would make one."""
+        """Before the decoder runs: check its arguments, and pass our cache if it would make its own."""
         kwargs = dict(zip(self._names, args, strict=False)) | kwargs
         config: Any = decoder.config
         mask, expected = kwargs.get("attention_mask"), self._expected(config)
@@ -138,7 +138,7 @@ class Attachment(NeverCopied):
             interface.refuse_right_padding(mask, self.attender.method)
         cache, use = given_cache(kwargs), kwargs.get("use_cache")
         if uncached and isinstance(cache, DynamicCache) and not cache.get_seq_length():
-            cache = None  # an empty one, as of SmolVLM's model around the decoder, where the caller passed none
+            cache = None  # an empty one, as of SmolVLM's model around the decoder, if the caller passed none
         if cache is not None:
             for one in members_of(cache):
                 self.check(one)

@@ -92,7 +92,7 @@ def left_padding(mask: Tensor | None, batch: int, length: int) -> tuple[int, ...
     """Padding tokens at the start of each row of a mask.
 
     Args:
-        mask: ``[B, N]`` with ``B = batch`` and ``N = length``, zero at padding; None where there is none.
+        mask: ``[B, N]`` with ``B = batch`` and ``N = length``, zero at padding; None if there is none.
 
     Raises:
         LongspanError: it has another number of rows, another length, or a hole.

@@ -13,7 +13,7 @@ Numbering = Literal["slots", "tokens"]  # whether a row's padding is counted
 
 
 def check_form(positions: Any, rows: int | None) -> None:
-    """Raise unless ``position_ids`` are a tensor of one row, or of as many as the batch has where that is known."""
+    """Raise unless ``position_ids`` are a tensor of one row, or of as many rows as the batch, if known."""
     if not isinstance(positions, Tensor):
         raise LongspanError(
             f"position_ids are a {type(positions).__name__}, not a tensor [batch, tokens]; leave position_ids out, and "
@@ -46,7 +46,7 @@ def numbering(
         before: the numbering of the tokens in the cache, or None if both fit.
 
     Returns:
-        ``"slots"`` if padding counts, ``"tokens"`` if it does not, ``before`` where that is the same.
+        ``"slots"`` if padding counts, ``"tokens"`` if it does not, ``before`` if that is the same.
 
     Raises:
         LongspanError: they follow neither, or another than the tokens in the cache.

@@ -1,7 +1,7 @@
 """A bar for every prefill that takes long: how far it is, at which rate, and how long it will still take.
 
 A forward runs its layers one after the other, and over many tokens they are nearly all of it and cost the same. So the
-layers that are done say how far a forward is, with any method and with none. Where ``generate`` reads a prompt in
+layers that are done say how far a forward is, with any method and with none. If ``generate`` reads a prompt in
 prefill chunks (``prefill_chunk_size``), each is a forward, and how many tokens there are in all is known before the
 first one.
 """
@@ -201,7 +201,7 @@ class Following:
             if watch is self._told:
                 self._told = None
                 try:
-                    # A failure to show ends no forward; rich leaves the program where a pipe is closed.
+                    # A failure to show ends no forward; rich leaves the program if a pipe is closed.
                     with suppress(Exception, SystemExit):
                         self._see(None)
                 finally:
@@ -226,7 +226,7 @@ class Following:
 
 
 class OfThread(local):
-    """A ``watch`` for each thread, made where the thread asks for it first."""
+    """A ``watch`` for each thread, made when the thread asks for it first."""
 
     def __init__(self, layers: int, block: Following) -> None:
         self.watch = Watch(layers, block)

@@ -61,7 +61,7 @@ def _is_in(thread: tuple[int, FrameType], parts: set[nn.Module]) -> bool:
 def _self_of(frame: FrameType) -> Any:
     """``self`` of a method that runs, in any thread.
 
-    Before Python 3.13 a look into a frame leaves its variables in a dict, and the next look puts others there. Where
+    Before Python 3.13 a look into a frame leaves its variables in a dict, and the next look puts others there. If
     that frees a tensor, torch gives up the interpreter's lock: the thread may leave the frame, and the look goes on in
     freed memory. So nothing is left there.
     """

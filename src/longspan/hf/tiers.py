@@ -45,7 +45,7 @@ def prepare_tier(
     """Raise unless the tier can hold the layers' cache.
 
     Returns:
-        The tier, which is ``"device"`` where ``"auto"`` could never leave it; the folder for ``"disk"`` as an absolute
+        The tier, which is ``"device"`` if ``"auto"`` could never leave it; the folder for ``"disk"`` as an absolute
         path, None for the system's; and what a user should know.
 
     Raises:

@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def untraced(call: Callable[P, R]) -> Callable[P, R]:
-    """Call a function where ``torch.compile`` would trace it: the graph breaks there, and what is around is compiled.
+    """Hide a function from ``torch.compile``: the graph breaks there, and the code around it is compiled.
 
     Calls outside of a compiled model go straight to the function, which takes less time than entering and leaving
     what keeps it from being traced.

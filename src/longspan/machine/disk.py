@@ -9,7 +9,7 @@ IN_MEMORY = {"tmpfs", "ramfs"}  # file systems that the system keeps in memory
 
 
 def file_system(folder: Path) -> str | None:
-    """The kind of file system a folder lies on, where the system says (Linux)."""
+    """The kind of file system a folder lies on, if the system reports it (Linux)."""
     device = os.stat(folder).st_dev
     ours = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
     try:

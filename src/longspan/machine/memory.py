@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 SHARE = 0.8  # of what is free may hold keys and values; the rest is for what a forward computes with
-_UNLIMITED = 1 << 60  # what version 1 says where there is no limit, and more
+_UNLIMITED = 1 << 60  # version 1 reports at least this much if there is no limit
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Free bytes where tensors of this device lie, or None where the system does not say.
+    """Free bytes where tensors of this device lie, or None if the system does not report it.
 
     On a GPU those that torch holds there unused are among them. In a container or a job, no more than its limit leaves.
     """
@@ -30,7 +30,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def total_memory() -> int | None:
-    """Bytes of the system's memory, or None where it does not say."""
+    """Bytes of the system's memory, or None if it does not report them."""
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -11,12 +11,12 @@ _EVERY = 0.01  # seconds between two looks at the memory
 
 
 def bytes_read() -> int | None:
-    """Bytes that this process has had read from storage, since it began; None where the system does not say."""
+    """Bytes read from storage for this process since it began; None if the system does not report them."""
     return number_in(Path("/proc/self/io"), r"read_bytes:\s+")
 
 
 def anonymous() -> int | None:
-    """Bytes of memory that are no file's (RssAnon), at this moment; None where the system does not say."""
+    """Bytes of memory that belong to no file (RssAnon) now; None if the system does not report them."""
     kilobytes = number_in(Path("/proc/self/status"), r"RssAnon:\s+")
     return None if kilobytes is None else kilobytes << 10
 
@@ -25,7 +25,7 @@ class Peak:
     """The most ``anonymous`` memory of a ``with`` block, by a thread that looks every 10 ms: what is shorter is missed.
 
     Attributes:
-        most: in bytes; None where the system does not say.
+        most: in bytes; None if the system does not report it.
     """
 
     def __init__(self) -> None:

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from longspan.memory.libc import libc
 
-HUGE = 2**21  # bytes, where the small ones are of 4,096
+HUGE = 2**21  # bytes; small pages have 4,096
 
 
 def advise_huge(x: Tensor, part: int) -> None:
-    """Ask the system to keep a CPU tensor of any shape in huge pages, where it has them: advice, which it may leave.
+    """Ask the system to keep a CPU tensor of any shape in huge pages, if it has them: advice, which it may leave.
 
     Args:
         part: bytes that fill up by themselves, from their begin on: the last page of each is memory before it is

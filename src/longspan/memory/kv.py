@@ -23,7 +23,7 @@ class KVStore:
     Args:
         tier: where they lie; see ``Buffer``. The index lies on the device in every tier.
         directory: the folder for ``"disk"``.
-        window: how many of the tokens before the last append the device keeps a copy of, besides those appended, where
+        window: how many of the tokens before the last append the device keeps a copy of, besides those appended, if
             ``tier`` keeps them off the device.
         spill: with it what is stored moves from ``tier`` to the next ones when memory runs short or is refused.
 
@@ -152,13 +152,13 @@ class KVStore:
         Raises:
             CacheError: the disk has no room; the store is as it was.
         """
-        self.placement = Placement()  # first: where memory lacks for a stream, those before it have moved
+        self.placement = Placement()  # first: if memory runs out at one stream, those before it have moved
         self._hold(self._reserved(self.allocated, tokens))
 
     @property
     def allocated(self) -> list[Tensor]:
         """Each rotation of the keys, then the values, ``[B, Hkv, capacity, D]``, with what is not filled yet."""
-        # Mapped buffers end at a page, which is at another token where keys and values differ in size.
+        # Mapped buffers end at a page, which is at another token if keys and values differ in size.
         return [buffer.first(self.capacity) for buffer in self._buffers]
 
     def put(self, place: Tensor, keys: Sequence[Tensor], values: Tensor) -> None:
@@ -257,7 +257,7 @@ class KVStore:
             like: a tensor for each stream, of its shape but for the tokens, on the device.
 
         Raises:
-            CacheError: the disk has no room, or the files are another process's. What an allocator raises, where there
+            CacheError: the disk has no room, or the files are another process's. What an allocator raises, if there
                 is no next tier. The store is as it was.
         """
         if self._buffers:

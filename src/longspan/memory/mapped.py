@@ -62,7 +62,7 @@ class TokenBlock:
     capacity: int
 
     def widen(self, tokens: int) -> bool:
-        """Have ``tokens`` in place; False where that cannot be."""
+        """Have ``tokens`` in place; False if that is impossible."""
         return tokens <= self.capacity
 
     def affords(self, tokens: int) -> bool:
@@ -73,7 +73,7 @@ class TokenBlock:
         """Let the tokens from ``start`` on be written once more."""
 
     def check_process(self) -> None:
-        """Raise ``CacheError`` where another process would see what is written here."""
+        """Raise ``CacheError`` if another process would see writes to this memory."""
 
     def write(self, start: int, x: Tensor, rows: slice | None = None) -> None:
         """Put ``[B, H, T, D]`` at token ``start``, into ``rows`` of the batch or all."""

@@ -42,7 +42,7 @@ class KeyIndex(Protocol):
 
     @property
     def memory(self) -> Sequence[Tensor]:
-        """What a recorded step reads and writes where it lies, of any shape."""
+        """The tensors that a recorded step reads and writes in place, of any shape."""
 
     @property
     def nbytes(self) -> int:

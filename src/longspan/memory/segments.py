@@ -1,4 +1,4 @@
-"""Tokens that lie in files, mapped as they lie: read-only where they are whole pages, private where a page is shared.
+"""Tokens that lie in files, mapped as they lie: read-only if they are whole pages, private if a page is shared.
 
 A file is never written through such a mapping. New tokens go to memory of this process, behind those of the files.
 """
@@ -61,7 +61,7 @@ def can_map() -> bool:
 def lay(kind: Kind, parts: Sequence[Part], length: int, *, host: bool, access: Access) -> TokenBlock:
     """The first ``length`` tokens of files for a buffer of this kind, ``[1, H, length, D]``, and room behind them.
 
-    Mapped where the buffer lies in the CPU's memory and the system can; else read into memory.
+    Mapped if the buffer lies in the CPU's memory and the system can; else read into memory.
 
     Args:
         parts: in the order of their tokens; each begins where the one before ends, or earlier.
@@ -167,7 +167,7 @@ def mappings() -> int:
 
 @lru_cache(maxsize=1)
 def most_mappings() -> float:
-    """Mappings that the system grants a process (``vm.max_map_count``); infinite where it does not say."""
+    """Mappings that the system grants a process (``vm.max_map_count``); infinite if it does not report that."""
     try:
         return int(Path("/proc/sys/vm/max_map_count").read_bytes())
     except (OSError, ValueError):

@@ -28,7 +28,7 @@ class Layer:
     key_dim: int
     value_dim: int
     itemsize: int
-    sliding: int | None = None  # tokens, 0 where the model does not say
+    sliding: int | None = None  # tokens, 0 if the model does not state it
     rope: Rope | None = None
     reason: str | None = None
     norms: tuple[nn.Module, nn.Module] | None = None

@@ -64,10 +64,10 @@ def refuse_uneven(model: PreTrainedModel) -> None:
 
 
 def ranks_of(model: PreTrainedModel, layers: Sequence[Layer], selects: bool) -> Ranks | None:
-    """The processes that the attached layers' heads are split over; None where this one has all of them.
+    """The processes that the attached layers' heads are split over; None if this process has all of them.
 
     Args:
-        selects: whether the method chooses keys, for which the ranks have to be known; None where it does not and they
+        selects: whether the method chooses keys, for which the ranks have to be known; None if it does not and they
             are not.
 
     Raises:
@@ -115,7 +115,7 @@ def _find(model: PreTrainedModel, layers: Sequence[Layer]) -> Ranks | None:
 
 
 def least(model: PreTrainedModel, count: int | None, device: torch.device) -> int | None:
-    """The least of the processes' counts, so that all decide alike; None where one of them does not know its own."""
+    """The least of the processes' counts, so that all decide alike; None if a process does not know its own."""
     name, weight = next(_split_weights(model), ("", None))
     if weight is None:
         return count

@@ -1,4 +1,4 @@
-"""The model inside what a user holds: wrappers around it are taken off where that is safe."""
+"""The model inside a user's object: wrappers around it are removed if that is safe."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Trained:
     notes: tuple[str, ...] = ()
 
     def resolve(self, method: Method) -> Method:
-        """The method with every parameter filled in, with the config's own chunks where nothing was said of them.
+        """The method with every parameter filled in, with the config's own chunks if none were given.
 
         The config's dual chunks have their last query position at ``L``, one beyond those of a window of ``L``.
         """
@@ -105,7 +105,7 @@ def window_of(model: PreTrainedModel) -> int:
 
 
 def says_window(written: Any, config: Any) -> bool:
-    """Whether a config as written states its window; transformers fills in a default of its own where it does not."""
+    """Whether a config as written states its window; transformers fills in a default of its own if it does not."""
     names = {_NAMES[0], config.attribute_map.get(_NAMES[0]), _DUAL}
     if getattr(config.get_text_config(decoder=True), _NAMES[0], None) is None:
         names.update(_NAMES)
@@ -128,7 +128,7 @@ def _dual_chunks(config: Any, model: str) -> tuple[DCA | None, int | None]:
     ``chunk_size`` there is how far a query sees, ``local_size`` of which lie before its chunk: the chunks themselves
     are ``s = chunk_size - local_size`` tokens. A query sees the keys of earlier chunks from position ``chunk_size``,
     though no farther than the last one of a chunk sees the previous chunk, ``2s - 1``. The paper has ``c - 1`` there,
-    so ``c`` is one more. vLLM scales scores by length where the block has ``original_max_position_embeddings``.
+    so ``c`` is one more. vLLM scales scores by length if the block has ``original_max_position_embeddings``.
     """
     block = getattr(config, _DUAL, None)
     if block is None:

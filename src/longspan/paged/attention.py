@@ -35,7 +35,7 @@ class PagedAttention:
         impl: which kernel runs; see ``longspan.kernels.dispatch``.
 
     Attributes:
-        selection: which chunks queries choose by their bounds; None where they choose none.
+        selection: which chunks queries choose by their bounds; None if they choose none.
     """
 
     def __init__(self, method: Method, window: int, impl: Impl = "auto") -> None:

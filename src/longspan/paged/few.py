@@ -27,7 +27,7 @@ class FewTokens:
     Attributes:
         rows: ``[P]`` int64 or a slice, the tokens' rows in the batch.
         plan: of ``P`` rows of one query.
-        choices: the keys that they choose besides; None where they choose none.
+        choices: the keys that they choose besides; None if they choose none.
     """
 
     def __init__(

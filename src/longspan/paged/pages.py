@@ -40,7 +40,7 @@ class Slots:
 
     Attributes:
         pages, places: ``[T]`` int64, the page of each token and its place there.
-        rows: ``[T]`` int64, the tokens' rows in the batch; None where these are all rows in order.
+        rows: ``[T]`` int64, the tokens' rows in the batch; None if these are all rows in order.
     """
 
     pages: Tensor
@@ -124,7 +124,7 @@ def write(cache: Tensor, keys: Tensor, values: Tensor, slots: Slots) -> None:
 
 
 def as_slice(ascending: Tensor, device: torch.device) -> slice | Tensor:
-    """Indices ``[P]`` int64, on ``device``; a slice, which copies nothing, where they follow one another."""
+    """Indices ``[P]`` int64, on ``device``; a slice, which copies nothing, if they follow one another."""
     first, last = int(ascending[0]), int(ascending[-1])
     follow = last + 1 - first == len(ascending) and bool((ascending.diff() == 1).all())
     return slice(first, last + 1) if follow else ascending.to(device)

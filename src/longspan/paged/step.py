@@ -27,7 +27,7 @@ class Step:
         requests: those with new tokens, by rows, which they fill without gaps.
         slots: where the new tokens are written.
         size: tokens of a page.
-        table: ``[requests, n]``, the pages of each request in order, where the engine has it; None if there are none.
+        table: ``[requests, n]``, the pages of each request in order, if the engine has it; None if there are none.
             Numbers behind a request's pages may be any of pages that there are.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The position map, and its form where keys are chosen."""
+"""The position map, and its form for chosen keys."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Angles:
 
 
 def _check_fields(angles: Angles, scale: str) -> None:
-    """Make lengths ints and everything else ints or floats; raise ``ValueError`` where they are no such numbers.
+    """Make lengths ints and everything else ints or floats; raise ``ValueError`` if they are no such numbers.
 
     The field named ``scale`` is 1 or more, and given in place of a length.
     """
@@ -247,7 +247,7 @@ class YaRN(Angles):
         assert self.factor is not None and self.attention_factor is not None
         freq, half = own.inv_freq.double(), _turning(own.inv_freq, "YaRN")
         # The log of a channel's rotations in the window falls linearly with the channel; the borders lie on that line.
-        # Where the config already scales the angles, the line through the first and last channel stands in for it.
+        # If the config already scales the angles, the line through the first and last channel stands in for it.
         line = torch.log(window * freq[:half].abs() / (2 * math.pi))
         slope = float(line[-1] - line[0]) / (half - 1)
         low = max(math.floor((math.log(self.beta_fast) - float(line[0])) / slope), 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["half", "interleaved"]  # channel k with k + r / 2, or 2k with 2k + 1
 # Writes x ``[B, H, T, D]`` to another tensor, channels ``start : start + 2 · half`` rotated by cos and sin, if given,
-# and from one layout to another; false where it cannot.
+# and from one layout to another; false if it cannot.
 Kernel = Callable[["Tensor", "tuple[Tensor, Tensor] | None", "Tensor", int, int, tuple[Layout, Layout]], bool]
 KERNELS: dict[str, Kernel] = {}  # by the type of device; ``longspan.kernels`` puts its own here
 _FEW = 4  # tokens whose channels are permuted by one operation, the slowest for many

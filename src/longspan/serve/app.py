@@ -305,7 +305,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 
 def _place(place: list[Any], body: Any) -> list[Any]:
-    """A place in a body without the types that pydantic adds where a field may have one of several."""
+    """A place in a body without the types that pydantic adds if a field may have one of several."""
     found = place[:1]
     for part, inside in pairwise(place):
         try:

@@ -122,7 +122,7 @@ class Caches:
         return PrefixCache(self._attachment.new_cache(), 0)
 
     def _continue(self, one: _CachedConversation, tokens: int, least: int) -> PrefixCache | None:
-        """The first ``tokens`` of a conversation, or somewhat fewer; None where that is not worth it."""
+        """The first ``tokens`` of a conversation, or somewhat fewer; None if that is not worth it."""
         stored, at = one.storage, self._index_of(one)
         on_disk = isinstance(stored, Contents)
         if tokens < len(one) and (
@@ -163,7 +163,7 @@ class Caches:
         return replace(stored, tokens=tokens)
 
     def mapped(self, tokens: int) -> int:
-        """How many of the first ``tokens`` take no memory of their own: none where the device needs a copy of them."""
+        """How many of the first ``tokens`` take no memory of their own: none if the device needs a copy of them."""
         on_device = self._attachment.report.kv_tier in ("device", "auto") and self._model.device.type != "cpu"
         return 0 if on_device else tokens
 
@@ -204,7 +204,7 @@ class Caches:
         self._conversations = [one for one in self._conversations if one.document is not document]
 
     def _offload(self, one: _CachedConversation) -> None:
-        """Move a conversation from memory to disk; drop it where there is no room."""
+        """Move a conversation from memory to disk; drop it if there is no room."""
         assert isinstance(one.storage, PrefixCache)
         at = self._index_of(one)
         if self._directory is None:
@@ -229,7 +229,7 @@ class Caches:
 
 
 def _shared(ids: Tensor, document: Document | None, one: _CachedConversation) -> int:
-    """``common_prefix`` with a conversation, where ``ids`` ``[T]`` begin with those of a document, if one is given."""
+    """``common_prefix`` with a conversation; ``ids`` ``[T]`` begin with those of ``document``, if it is given."""
     known = 0
     if one.document is not None:
         known = one.document.tokens
@@ -269,7 +269,7 @@ def _is_mapped(one: _CachedConversation) -> bool:
 
 def _size(cache: LongspanCache, mapped: float) -> int:
     """Bytes in memory of a cache of whose tokens that share is mapped."""
-    # Other layers keep keys and values, a state by its number, or nothing where they attend to another layer's keys.
+    # Other layers keep keys and values, a state by its number, or nothing if they attend to another layer's keys.
     stock, _ = tree_flatten([vars(layer) for layer in cache.layers if not isinstance(layer, StoreLayer)])
     indices: list[Any] = [store.index for store in cache.stores]
     inputs = sum(index.tail.nbytes for index in indices if isinstance(index, UnitIndex))

@@ -52,7 +52,7 @@ class Finished:
         queued: seconds until its first step.
         prefill, decode: seconds of computing, of the prompt to the first token and of the tokens after it.
         turns: seconds between its steps, in which other requests and texts had their turns.
-        attended: computes the passages; None where they were not requested.
+        attended: computes the passages; None if they were not requested.
     """
 
     finish: Finish

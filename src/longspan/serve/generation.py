@@ -109,7 +109,7 @@ class Generation:
 
     @property
     def next_id(self) -> int | None:
-        """The token that its next forward takes in, if that is one alone; None where the step is another."""
+        """The token that its next forward takes in, if the step is of one token; else None."""
         if self._prefix is None or self._records or self._length - self._prefix.tokens != 1:
             return None
         return int(self._ids[self._length - 1])

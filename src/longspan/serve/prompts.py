@@ -99,7 +99,7 @@ class Prompts:
         self._max_characters, self._lock = max_characters, Lock()
 
     def chat(self, messages: Sequence[Any], document: Document | None) -> Prompt:
-        """The ids of a chat, after those of a document where one is named.
+        """The ids of a chat, after those of a document if one is named.
 
         A chat whose text begins with that of a document, as the document's layout has it, begins with its ids.
 
@@ -173,7 +173,7 @@ class Prompts:
         return Prompt(torch.cat([*parts, encode(self._tokenizer, "".join(text))]), document, digest)
 
     def _template_turns(self, messages: Sequence[Message]) -> list[str]:
-        """The filled chat template, split at the answers, or whole where it has one of them otherwise than as given.
+        """The filled chat template, split at the answers, or whole if it changes one of the answers.
 
         Templates take out what a model thought before an answer, or blanks around it; the answer's own ids would put
         them back.
@@ -201,7 +201,7 @@ class Prompts:
 def characters_of(tokenizer: Any, tokens: int) -> int:
     """The most characters that so many tokens can encode: all of them the longest of the vocabulary.
 
-    Where a tokenizer normalizes its text, one character of a token may have been up to four of the text (NFC).
+    If a tokenizer normalizes its text, one character of a token may have been up to four of the text (NFC).
     """
     longest = max(map(len, tokenizer.get_vocab()), default=1)
     normalizes = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None) is not None

@@ -18,7 +18,7 @@ class Sampling:
     """The sampling options of a request.
 
     Attributes:
-        temperature, top_p: None takes what the model's generation config says; greedy where it says nothing.
+        temperature, top_p: None takes the value of the model's generation config; greedy if that has none.
             A temperature below 1e-5 is greedy.
         seed: of this request's own generator; None takes one at random.
         alternatives: how many of the likeliest tokens are reported beside each; None reports no probabilities.

@@ -1,6 +1,6 @@
 """The request bodies: those fields of OpenAI's types that this server honours, and its own.
 
-Another field of OpenAI's API is accepted where its value changes nothing, and refused by its name otherwise.
+Another field of OpenAI's API is accepted if its value changes nothing, and otherwise refused by name.
 """
 
 from __future__ import annotations

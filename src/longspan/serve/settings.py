@@ -25,7 +25,7 @@ class ServerSettings:
         host, port: where it listens; port 0 takes a free one.
         api_key: that every request must have; None for a server on loopback without one.
         prefill_chunk: tokens of a prompt or a text that are read at a time.
-        max_new_tokens: length of an answer where a request names none.
+        max_new_tokens: length of an answer if a request does not set it.
         max_length: tokens of a prompt and its answer; None leaves it to the method.
         max_running: requests that are answered at a time. max_queue: those that wait for that, and texts that wait to
             be read.
@@ -85,7 +85,7 @@ class ServerSettings:
 
 
 def most_files() -> float:
-    """Files that this process may have open; infinite where the system does not say."""
+    """Files that this process may have open; infinite if the system does not report a limit."""
     try:
         import resource
     except ImportError:  # Windows

@@ -38,7 +38,7 @@ def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
             except OSError as error:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise cannot_listen(str(address[0]), port, error) from None
-                missing = error  # localhost is ::1, too, where IPv6 is turned off
+                missing = error  # localhost is ::1, too, even if IPv6 is turned off
             else:
                 sockets.append(one)
         if not sockets:

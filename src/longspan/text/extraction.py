@@ -23,7 +23,7 @@ from longspan.errors import DocumentError
 from longspan.text.extract import extract
 
 T = TypeVar("T")
-SECONDS, MEMORY, SIZE = 60.0, 2 * 2**30, 64 * 2**20  # the limits of a file where nothing else is said
+SECONDS, MEMORY, SIZE = 60.0, 2 * 2**30, 64 * 2**20  # the limits of a file unless others are given
 _AT_ONCE = 2  # processes
 _MOST_SECONDS = 10.0**6
 _GRACE = 5  # seconds beyond the limit, after which the process ends itself if the one that waits for it was killed
@@ -100,7 +100,7 @@ class Extractor:
         if code in (None, -getattr(signal, "SIGALRM", 0)):
             raise DocumentError(f"extracting the text takes more than {self._seconds:g} seconds; {self._remedy}")
         (self._defect or _LOG.warning)(f"extracting a text ended with {code}: {said}")
-        # Some parsers raise errors of their own where memory runs out, or end their process.
+        # Some parsers raise errors of their own if memory runs out, or end their process.
         raise DocumentError(
             f"the text of the file cannot be extracted with {self._memory:,} bytes of memory; {self._remedy}"
         )

@@ -25,7 +25,7 @@ class Settings:
         method: the method, not resolved.
         window: the trained window in tokens; None for what the model's config says.
         impl: which kernel runs.
-        reason: why, where nobody named the method.
+        reason: why the method was chosen, if the user did not name it.
     """
 
     method: Method
@@ -35,7 +35,7 @@ class Settings:
 
 
 def asked(additional: Any, config: Any = None) -> Settings | None:
-    """Settings in vLLM's ``additional_config`` or a model's own config; None where neither asks.
+    """Settings in vLLM's ``additional_config`` or a model's own config; None if neither asks.
 
     ``{"longspan": {"method": "dca", "window": 4096, ...}}`` has the method, the window, ``impl``, ``angles`` and the
     method's own parameters; ``{"longspan": "dca:chunk_size=3072"}`` says the same in one line. Without a method it is

@@ -1,7 +1,7 @@
 """Does a model's attention module rotate queries and keys and hand them straight on? Read from its source.
 
 Where longspan attends, it rotates: the module's own rotation is taken out, and queries and keys come unrotated. That is
-right only where each call rotates both, and where nothing happens to them between the rotation and the attention.
+right only if each call rotates both, and if nothing happens to them between the rotation and the attention.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _executed(body: list[ast.stmt], module: Any) -> Iterator[ast.stmt]:
 
 
 def _truth(test: ast.expr, module: Any) -> bool | None:
-    """A condition's value for this module; None where it asks after anything else."""
+    """A condition's value for this module; None if it depends on anything else."""
     if any((isinstance(node, ast.Name) and node.id != "self") or isinstance(node, ast.Call) for node in ast.walk(test)):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The behaviour in an unknown vLLM: longspan refuses where it is asked for, and changes nothing else."""
+"""The behaviour in an unknown vLLM: longspan raises an error if it is enabled, and changes nothing otherwise."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_heads_are_looked_at_in_the_papers_noise(at_4096, name):
 @pytest.mark.parametrize("name", ["figure-4", "figure-6", "figure-7", "table-3", "table-7"])
 def test_another_word_of_the_instruction_is_said(at_4096, name):
     protocol = table_of("longheads", name).protocol(at_4096)
-    assert "“memorize it”, where the paper's Table 6 prints “memorize them”" in protocol and "memorize it." in TASK
+    assert "“memorize it”, whereas the paper's Table 6 prints “memorize them”" in protocol and "memorize it." in TASK
 
 
 def test_hits_are_said_to_be_of_what_is_chosen_among(at_4096):

@@ -1,6 +1,6 @@
 """Metrics of choices in a text of chunks: how much of it is chosen, how evenly, and whether the answer is.
 
-All of it is of one query, at which every layer's heads (or groups, or the layer, where they share) chose; see
+All of it is of one query, at which every layer's heads (or groups, or the layer, if they share) chose; see
 ``Trace.at``. The definitions are those of Lu et al., 2024, arXiv 2402.10685, section 4.
 """
 
@@ -17,7 +17,7 @@ from longspan.recording.chunks import Chunking, check_covers, chosen, one_moment
 
 
 def chunk_scores(choice: Choice, chunks: Chunking, *, forced: bool = True) -> Tensor:
-    """The score of each chunk, the best of its units': ``[S, n]`` fp32; -inf where nothing in it has one.
+    """The score of each chunk, the best of its units': ``[S, n]`` fp32; -inf if nothing in it has one.
 
     Args:
         forced: also score the tokens that are kept whatever is chosen, the first and the last ones.
@@ -103,9 +103,9 @@ def hit_rate(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int]
 def vote_rates(choices: Sequence[Choice], chunks: Chunking, answers: Sequence[int], top: int) -> tuple[float, float]:
     """Hit rates over all heads: the share of layers whose heads find the answer together, and whether the model's do.
 
-    Each head votes for its ``top`` best chunks by score. The answer is found where it is among the ``top`` chunks with
+    Each head votes for its ``top`` best chunks by score. The answer is found if it is among the ``top`` chunks with
     the most votes, those of a layer's heads or of all layers' heads; chunks with as many votes count against it. Both
-    are NaN where ``hit_rate`` is.
+    are NaN if ``hit_rate`` is.
     """
     one_moment(choices)
     if not _to_choose(choices, chunks, answers):

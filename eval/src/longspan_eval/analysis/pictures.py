@@ -73,7 +73,7 @@ def relative_positions(method: Method, length: int) -> tuple[Tensor, Tensor]:
 
 
 def draw_positions(method: Method, length: int, path: str | Path, *, title: str | None = None) -> None:
-    """A PNG of ``relative_positions``, numbers written in where they are few: for DCA its paper's Figure 2.
+    """A PNG of ``relative_positions``, numbers written in if they are few: for DCA its paper's Figure 2.
 
     Raises:
         LongspanError: see ``relative_positions``.

@@ -35,8 +35,8 @@ class Question:
 
     Attributes:
         ids: the tokens.
-        answers: where in them the answer lies: ``(first token, one past the last)``; empty where that is not known.
-        score: how right an answer is, 0 to 1; None where nobody can say.
+        answers: where in them the answer lies: ``(first token, one past the last)``; empty if that is not known.
+        score: how right an answer is, 0 to 1; None if that is not known.
         new_tokens: the most tokens of an answer; 0 for none.
         until: text after which the answer may stop.
         seed: what it was drawn from; None for a text of the user's own.
@@ -77,10 +77,10 @@ class Inspection:
         chunks, choices: the chunks of those, and each layer's choice.
         answers: the chunks that hold the answer.
         cover, gini: ``cover_rate`` and ``uniformity``.
-        hit1, hit5: ``hit_rate``; NaN where it is not known where the answer lies, where it lies in chunks that are
-            kept anyway, or where no score decided.
+        hit1, hit5: ``hit_rate``; NaN if the answer's place is unknown, if it lies in chunks that are
+            kept anyway, or if no score decided.
         prediction: what the model answered.
-        score: how right that is; NaN where nobody can say.
+        score: how right that is; NaN if that is not known.
     """
 
     prompt: Question
@@ -97,7 +97,7 @@ class Inspection:
 
     @property
     def split(self) -> bool | None:
-        """Whether a chunk's border cuts the answer at one of its places; None where those are not known.
+        """Whether a chunk's border cuts the answer at one of its places; None if those are not known.
 
         An answer that stands whole in two chunks, such as a passkey that is told twice, is not split.
         """
@@ -110,7 +110,7 @@ class Inspection:
 def inspect(model: PreTrainedModel, tokenizer: Any, prompt: Question, *, chunk: int | None = None) -> Inspection:
     """Read a prompt, answer, and record what is chosen where the answer begins.
 
-    The prompt's last token is read alone, so that it chooses for itself also where the queries of a query
+    The prompt's last token is read alone, so that it chooses for itself even if the queries of a query
     chunk choose together.
 
     Args:
@@ -140,7 +140,7 @@ def inspect(model: PreTrainedModel, tokenizer: Any, prompt: Question, *, chunk: 
                 space = len(tokens)
             if prompt.until is not None and prompt.until(text):
                 break
-    space = space if text.strip() else 0  # where there is no answer, what the prompt's last token chose
+    space = space if text.strip() else 0  # if there is no answer, take the choices of the prompt's last token
     read = prompt.ids + tokens[:space]
     choices, chunks = trace.at(len(read) - 1), chunks_for(trace.method, trace.window, len(read), chunk)
     answers = chunks.holding(prompt.answers)
@@ -190,13 +190,13 @@ class Found:
 
 @dataclass(frozen=True)
 class LengthSummary:
-    """The figures of one length: LongHeads' Table 3, and its Table 7 where answers are scored.
+    """The figures of one length: LongHeads' Table 3, and its Table 7 if answers are scored.
 
     Attributes:
         length: tokens asked for. tokens: of a prompt, on average. chunks: of a prompt, on average.
         n: prompts.
-        cover, gini, hit1, hit5: means over the prompts that have them; NaN where none has.
-        found: right answers. split, whole: the same where a chunk's border cuts the answer, and where none does.
+        cover, gini, hit1, hit5: means over the prompts that have them; NaN if none has.
+        found: right answers. split, whole: the same of answers that a chunk's border cuts, and of the others.
     """
 
     length: int

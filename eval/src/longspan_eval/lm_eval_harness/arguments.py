@@ -12,7 +12,7 @@ from longspan.methods.parse import split_spec
 from longspan_eval.spec import MethodSpec, parse_spec
 
 AUTO = "auto"
-UNLIMITED = 2**31 - 1  # what is said where lm-eval has to have a number of tokens
+UNLIMITED = 2**31 - 1  # given to lm-eval if it needs a number of tokens
 
 
 def row_of(method: str, settings: Mapping[str, Any]) -> MethodSpec:
@@ -61,8 +61,8 @@ def told(row: MethodSpec, length: int | None) -> MethodSpec:
 def row_by_row(method: Method) -> bool:
     """Whether what is padded on the right of a row without a mask, as lm-eval pads for likelihoods, would change it.
 
-    Padding comes after a row's own tokens, so it is invisible to them; but not where a method follows the total length
-    at a call, or where queries choose together.
+    Padding comes after a row's own tokens, so it is invisible to them; but not if a method follows the total length
+    at a call, or if queries choose together.
     """
     return method.length_dependent or method.call_dependent
 

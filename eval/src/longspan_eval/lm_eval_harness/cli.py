@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def require() -> None:
-    """Raise LongspanError where lm-eval is not installed."""
+    """Raise LongspanError if lm-eval is not installed."""
     if find_spec("lm_eval") is None:
         raise LongspanError("lm-eval is missing: pip install 'longspan[lm-eval]'")
 

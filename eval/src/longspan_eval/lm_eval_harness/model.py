@@ -42,10 +42,10 @@ class LongspanLM(HFLM):
         method: a row as ``longspan eval`` writes them: ``stock``, a name in ``METHODS``, perhaps with parameters
             (``longheads:score=bounds``), or ``auto``.
         length: tokens of the longest prompt and its answer, for methods that have to know how far to reach.
-        window: the trained window in tokens, where the config is not right about it. A parameter of the method that is
+        window: the trained window in tokens, if the config is not right about it. A parameter of the method that is
             called window too (DCA's) is written after the method's colon: ``method=dca:window=4096``.
         kv_tier, kv_dir, impl: as of ``longspan.extend``.
-        tokenizer: a folder or hub name, where it does not lie with the model.
+        tokenizer: a folder or hub name, if it does not lie with the model.
         dtype: auto, float32, bfloat16 or float16.
         device: auto, cpu, cuda, ...
         max_length: tokens of prompt and answer beyond which lm-eval cuts a prompt's beginning, with a warning. Unless
@@ -124,7 +124,7 @@ class LongspanLM(HFLM):
         for request in requests:
             doc, text = request.doc, request.args[0]
             ids = doc.get(IDS) if isinstance(doc, dict) else None
-            # Not where lm-eval put something before the prompt, nor where it was made with another tokenizer.
+            # Not if lm-eval put something before the prompt, nor if it was made with another tokenizer.
             if ids is not None and text == doc[PROMPT] and text == self.tokenizer.decode(ids[len(lead) :]):
                 self._exact[text] = list(ids)
         try:
@@ -169,7 +169,7 @@ class LongspanLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: list[Any], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """As lm-eval's, which pads a batch on the right without a mask: row by row where that would change a row."""
+        """As lm-eval's, which pads a batch on the right without a mask: row by row if that would change a row."""
         batch = self.batch_size_per_gpu
         found: list[tuple[float, bool]]
         if self.report is None or batch == 1 or not row_by_row(self.report.method):

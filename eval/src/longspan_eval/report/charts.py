@@ -28,7 +28,7 @@ class Panel:
 
     Attributes:
         shades: of each row the tiles' shades, from 0, bad, to 1, good; NaN for one without a figure.
-        texts: what is written on them; none where it is empty.
+        texts: labels of the tiles; none if it is empty.
         across: a text over whole columns, by their number.
     """
 
@@ -145,7 +145,7 @@ def lines(figures: Figures, title: str, path: Path) -> bool:
         points = sorted(shares.get(row, {}).items())
         if not points:
             continue
-        across = [x + 0.05 * (n - (len(rows) - 1) / 2) for x, _ in points]  # beside each other where they coincide
+        across = [x + 0.05 * (n - (len(rows) - 1) / 2) for x, _ in points]  # beside each other if they coincide
         values = [one.value for _, one in points]
         low = [max(one.value - (one.interval or (one.value, 0.0))[0], 0.0) for _, one in points]
         high = [max((one.interval or (0.0, one.value))[1] - one.value, 0.0) for _, one in points]
@@ -208,10 +208,10 @@ def kinds(
 def numbers(
     values: Sequence[Sequence[float]], title: str, path: str | Path, *, x: str = "", y: str = "", label: str = ""
 ) -> None:
-    """A PNG of a square matrix of integers, which are written in where they are few.
+    """A PNG of a square matrix of integers, which are written in if they are few.
 
     Args:
-        values: of each row; NaN where a place is empty.
+        values: of each row; NaN for an empty place.
         x, y: what columns and rows are.
         label: what the colours mean.
     """

@@ -11,13 +11,13 @@ from longspan_eval.measure import TaskPrompt
 from longspan_eval.report.charts import Panel, on_tile
 from longspan_eval.sample import Sample
 
-BINS = 5  # where depths were left to the seeds, so many parts of the text are told apart
+BINS = 5  # if depths were left to the seeds, so many parts of the text are told apart
 
 
 def by_depth(cell: Cell, figure: Figure, samples: Sequence[Sample]) -> list[tuple[float, float, Figure]]:
-    """A cell's score by depth: from, to, and the figure; from and to are equal where depths were asked for.
+    """A cell's score by depth: from, to, and the figure; from and to are equal if depths were asked for.
 
-    Nothing where its task has no depths, or nothing is measured for it.
+    Nothing if its task has no depths, or nothing is measured for it.
     """
     prompts = [measure for measure in cell.measures if isinstance(measure, TaskPrompt)]
     if cell.reduce is None or not prompts or not prompts[0].task.at_depths:
@@ -26,7 +26,7 @@ def by_depth(cell: Cell, figure: Figure, samples: Sequence[Sample]) -> list[tupl
     given = sorted({prompt.depth for prompt in prompts if prompt.depth is not None})
     parts = []
     for low, high in [(depth, depth) for depth in given] or [(n / BINS, (n + 1) / BINS) for n in range(BINS)]:
-        # The last part has its end as well; where depths were given, each is a part of its own.
+        # The last part has its end as well; if depths were given, each is a part of its own.
         own = [s for s in samples if s.depth is not None and (low <= s.depth < high or s.depth == high in (low, 1.0))]
         parts.append((low, high, cell.reduce(own, ())))
     return parts

@@ -46,7 +46,7 @@ def unfinished(figures: Figures) -> list[str]:
 
 
 def overlapping(figures: Figures) -> list[str]:
-    """A line that says what intervals are over where windows of a perplexity overlap; none where they do not."""
+    """A line on the blocks that intervals are taken over, if windows of a perplexity overlap; else none."""
     said = (
         "- Windows of mode whole overlap: those that score the same tokens are one block, intervals are over blocks, "
         "and a cell of one block has none."

@@ -19,7 +19,7 @@ _GAP = 2
 
 
 class Beside:
-    """Tables of the same rows: beside each other, or one below the other where they do not fit.
+    """Tables of the same rows: beside each other, or one below the other if they do not fit.
 
     Args:
         tables: each with its title; cells of the same rows and columns, of which unfinished ones show a dot.

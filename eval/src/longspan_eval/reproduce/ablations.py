@@ -179,7 +179,7 @@ class AblatedSelector(ChunkSelector):
 
 
 class TrueInPrefill(InOrder):
-    """Kept keys in their order, but where everything is kept, which is then seen at its true distance."""
+    """Kept keys in their order; if all are kept, each is seen at its true distance."""
 
     def bands(self, kept: AlwaysKept) -> tuple[Band, ...]:
         return Unchanged().bands(kept) if kept.span is None else super().bands(kept)

@@ -39,7 +39,7 @@ def grid(
     depths: Sequence[float | None] = (None,),
     column: str = "{length:,}",
 ) -> list[Cell]:
-    """Cells of ``samples`` prompts (at each depth, where depths are given) of a synthetic task, by row and length.
+    """Cells of ``samples`` prompts (at each depth, if depths are given) of a synthetic task, by row and length.
 
     The row ``INSIDE`` has prompts of the window, whatever the column says.
     """
@@ -69,7 +69,7 @@ def means(
 
     Args:
         only: of these prompts.
-        of: how many cells a whole row has, where files that are not there leave some out.
+        of: how many cells a whole row has, if missing files leave some out.
     """
     made = []
     for row in dict.fromkeys(cell.row for cell in cells):

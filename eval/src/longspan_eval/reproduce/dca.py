@@ -173,7 +173,7 @@ DCA_PAPER = Paper(
     title="Training-Free Long-Context Scaling of Large Language Models",
     cite="An et al., 2024, arXiv 2402.17463",
     models="Llama-2 of 7B, 13B and 70B (window 4,096), Llama-3 (8,192), CodeLlama-7B (16k), Together-7B and "
-    "Mistral-7B-Instruct-v0.2 (32k), where a row says so",
+    "Mistral-7B-Instruct-v0.2 (32k), if a row says so",
     hardware="A100s of 80 GB",
     windows=(WINDOW, 8192, 16_384, MISTRAL),
     tables=(

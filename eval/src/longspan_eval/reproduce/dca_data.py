@@ -27,7 +27,7 @@ SAID_CUT = (
 
 
 def _rows(session: PaperSession, length: int) -> Methods:
-    """The rows, and where prompts may be longer than the window, stock with prompts that are not."""
+    """The rows, and if prompts may be longer than the window, stock with prompts that are not."""
     rows = some(session, *ROWS)
     return inside(rows) if session.subject.window < length else rows
 

@@ -29,7 +29,7 @@ def method(session: PaperSession, more: str = "") -> MethodSpec:
 
 
 def own(session: PaperSession, more: str = "") -> MethodSpec:
-    """The paper's ESA: reduced scores, where there is a calibration for them."""
+    """The paper's ESA: reduced scores, if there is a calibration for them."""
     return replace(method(session, more), calibration=session.calibration)
 
 

@@ -146,7 +146,7 @@ def _longbench(session: PaperSession) -> Sequence[Cell]:
 
 def _longbench_protocol(session: PaperSession) -> str:
     return (
-        "LongBench, and LongBench-E where it has the task, cut in the middle to 4 and 8 windows (16k and 32k); for a "
+        "LongBench, and LongBench-E if it has the task, cut in the middle to 4 and 8 windows (16k and 32k); for a "
         f"chat model this is Table 8. {ntk_said(session)}"
     )
 
@@ -201,10 +201,10 @@ def _ablations_protocol(session: PaperSession) -> str:
     )
     return (
         f"{data if has_data(session, NAMES) else made} Numbers of tokens are those of the paper at {WINDOW:,}, "
-        f"scaled: l = 256 is {chunk_length(session)}. Chunks are 16 where a row does not say k; of l = 512 "
+        f"scaled: l = 256 is {chunk_length(session)}. Chunks are 16 if a row does not say k; of l = 512 "
         "there are 8, as more do not fit the window, and 16 of l = 128 are half a window (the paper says neither). "
         "“Last” chunks are the local ones; the query's own is kept in every row. “Without the first chunk” it is one "
-        "of those to choose from, and kept where it is chosen."
+        "of those to choose from, and kept if it is chosen."
     )
 
 

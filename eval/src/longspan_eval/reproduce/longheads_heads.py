@@ -157,7 +157,7 @@ def _held(session: PaperSession) -> Sequence[Cell]:
 
 def _held_protocol(session: PaperSession) -> str:
     return (
-        "Computed: |P| chunks x heads x layers, in tokens, where no two heads choose the same. Longer texts cannot be "
+        "Computed: |P| chunks x heads x layers, in tokens, if no two heads choose the same. Longer texts cannot be "
         "seen whole at any one token. `longspan inspect` says it of any model and method."
     )
 

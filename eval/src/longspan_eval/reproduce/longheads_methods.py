@@ -7,7 +7,7 @@ from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.spec import MethodSpec
 
 WINDOW = 4096
-SAID_THEM = "The instruction says “memorize it”, where the paper's Table 6 prints “memorize them”."
+SAID_THEM = "The instruction says “memorize it”, whereas the paper's Table 6 prints “memorize them”."
 
 ABLATIONS = {  # after the two of chunk length and number of chunks that all share
     "the method": "",

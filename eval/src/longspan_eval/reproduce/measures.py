@@ -49,7 +49,7 @@ class Inspected(Measure):
 
     Attributes:
         task: synthetic, whose prompt is read; else the first ``length`` tokens of a ``text`` are.
-        window: the window in tokens, where it is not the model's.
+        window: the window in tokens, if it is not the model's.
     """
 
     task: Task | None = field(default=None, compare=False, repr=False, kw_only=True)

@@ -20,7 +20,7 @@ class PeakMemory:
 
     That is how much more memory was in use at the highest point than before the work. On the CPU the system counts
     resident memory in whole pages, and what the process freed before may be used again without being counted; so what
-    can be given back is given back first. NaN where nobody counts.
+    can be given back is given back first. NaN if the system does not count it.
     """
 
     def __init__(self, device: torch.device) -> None:

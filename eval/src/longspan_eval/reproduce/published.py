@@ -21,7 +21,7 @@ class Published:
         number: as the paper calls it, such as ``"Table 1"``.
         title: what it is about, and of which models.
         unit: of its figures.
-        columns, rows: as published; None where a place is empty, or cannot be read.
+        columns, rows: as published; None if a place is empty, or cannot be read.
         remark: what to know of it, such as where it disagrees with itself.
         unread: why there are no rows, although the paper has some; else None.
         picture: whether the paper has it as a picture alone, of which its text says no figure.

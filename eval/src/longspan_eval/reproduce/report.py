@@ -189,7 +189,7 @@ def _numbers(session: PaperSession, paper: Paper, tables: Sequence[PaperTable]) 
 
 def _scale(session: PaperSession) -> str:
     said = {
-        "paper": "Scale `paper`: as many prompts as the paper has, or its benchmarks where it does not say.",
+        "paper": "Scale `paper`: as many prompts as the paper has, or its benchmarks if it does not say.",
         "quick": "Scale `quick`: a few prompts a cell instead of the paper's, as each table says; its intervals say "
         "how little that is.",
     }[session.scale]

@@ -33,7 +33,7 @@ class PaperSession(Session):
         max_length: cells of more tokens are left out, and say so; None: none is.
         data_dir: where the files lie that tables read; None: there are none.
         calibration: of reduced scores for the model, or None.
-        window: the trained window in tokens, where the config is not right about it.
+        window: the trained window in tokens, if the config is not right about it.
         windows: the windows of the paper's models, the first of which its numbers are scaled from.
         scale_to: ``"paper"``: numbers of tokens as the paper prints them; ``"window"``: scaled to the model's window;
             ``"auto"``: the paper's for a model of a window that the paper's have, else scaled.

@@ -28,10 +28,10 @@ class PaperTable:
         lines: its shares are drawn as a line for each row.
         depths: its shares are drawn as tiles by depth and length, a panel for each row.
         pictures: draws what takes no measuring into a folder, and says which files.
-        window: the trained window in tokens that its numbers are of, where that is not the paper's. They are then
-            scaled from it also where the paper's other numbers are as printed, but for ``--scale-to paper``.
+        window: the trained window in tokens that its numbers are of, if that is not the paper's. They are then
+            scaled from it even if the paper's other numbers are as printed, but for ``--scale-to paper``.
         also: what else of the paper it makes again, by the paper's numbers.
-        reads: reads all of its files that are in a data folder, and raises DataError where one cannot be used; None:
+        reads: reads all of its files that are in a data folder, and raises DataError if one of them is unusable; None:
             it has none.
     """
 

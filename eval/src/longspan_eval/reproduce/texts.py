@@ -57,7 +57,7 @@ PROOF_PILE = Corpus(
 
 
 def at_hand(tokenizer: Any) -> Text:
-    """The text that ``longspan eval perplexity`` reads where none is given."""
+    """The text that ``longspan eval perplexity`` reads if none is given."""
     return _encoded(tokenizer, STANDARD, heldout_text())
 
 

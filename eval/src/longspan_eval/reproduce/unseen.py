@@ -50,7 +50,7 @@ HARD: dict[str, tuple[str, ...]] = {
 def build(
     tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
 ) -> Example:
-    """The document, cut in the middle where it is too long, and a question."""
+    """The document, cut in the middle if it is too long, and a question."""
     record = given(record, depth, "questions on an unseen paper")
     ids = fit(
         tokenizer,

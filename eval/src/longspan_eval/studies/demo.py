@@ -94,7 +94,7 @@ def depths(prompts: int) -> list[float]:
 
 
 def tables() -> dict[str, tuple[Task, Reduce]]:
-    """Each table's task and figure. Facts are asked for where the model can do so in its window, by its card."""
+    """Each table's task and figure. Facts are asked for if the model can do so in its window, by its card."""
     facts = {FACT: (FACTS, count)} if FACTS in tasks_in_window() else {}
     return {FOUND: (TASK, count), **facts, SURPRISE: (TASK, perplexity)}
 

@@ -26,14 +26,14 @@ class Evaluation:
     """Tasks by methods by lengths.
 
     Attributes:
-        tasks, specs: stock is put in front of the methods where it is missing, so that no figure stands by itself.
+        tasks, specs: stock is put in front of the methods if it is missing, so that no figure stands by itself.
         lengths: tokens of prompt and answer.
         samples: prompts a cell; of a task from a file at most as many as it has records.
         depths: with it each cell's tasks that know depths get so many prompts at each of that many, evenly from the
             start of the text to its end.
         seed: the first prompt's.
         data_dir: where the files of tasks lie.
-        data: what ``read_data`` gives for the tasks and the folder, where that has been called; None: it is called.
+        data: the result of ``read_data`` for the tasks and the folder; None: it is called.
         windows: those that ``perplexity`` reads.
         max_full_seconds: cells of full attention whose prompts take longer are marked instead of measured.
     """
@@ -79,7 +79,7 @@ class Evaluation:
 
     @cached_property
     def records(self) -> Mapping[str, Sequence[Record]]:
-        """The records of each task that reads a file; raises LongspanError where one cannot be read."""
+        """The records of each task that reads a file; raises LongspanError if one cannot be read."""
         records = read_data(self.tasks, self.data_dir) if self.data is None else self.data
         return records if self.windows is None else {**records, PERPLEXITY.name: list(self.windows.records)}
 
@@ -171,5 +171,5 @@ def drawn(total: int, samples: int | None, seed: int = 0) -> list[int]:
 
 
 def spread(depths: int) -> tuple[float, ...]:
-    """So many depths, evenly from the start of a text to its end; the middle where it is one."""
+    """So many depths, evenly from the start of a text to its end; the middle if it is one depth."""
     return (0.5,) if depths == 1 else tuple(n / (depths - 1) for n in range(depths))

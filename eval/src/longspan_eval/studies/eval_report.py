@@ -215,5 +215,5 @@ def _on_windows(study: Evaluation) -> list[str]:
 
 
 def short_length(length: int) -> str:
-    """``16k`` for 16,384; the number itself where it is no multiple of 1,024."""
+    """``16k`` for 16,384; the number itself if it is no multiple of 1,024."""
     return f"{length // 1024}k" if length % 1024 == 0 else str(length)

@@ -4,7 +4,7 @@ Sentences and questions are the original's (MIT licence), in English. ``M`` sent
 the end of the text; their counts grow by 2 to 6 and are then shuffled, as in the original's second version. The prompt
 ends in the beginning of the JSON answer, so that models that were not taught to chat can be asked. In the reasoning
 variant each sentence names a wrong count before the right one. Unlike there, only right counts are scored: the authors'
-code gives a sentence 0.5 where both of its counts are listed, and 0.25 where the wrong one alone is.
+code gives a sentence 0.5 if both of its counts are listed, and 0.25 if the wrong one alone is.
 """
 
 from __future__ import annotations

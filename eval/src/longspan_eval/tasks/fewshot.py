@@ -63,7 +63,7 @@ def build(
     depth: float | None = None,
     record: Record | None = None,
 ) -> Example:
-    """A document, examples, and a question; ``seed`` draws the examples where they are random."""
+    """A document, examples, and a question; ``seed`` draws the examples if they are random."""
     record = given(record, depth, f"few-shot {dataset.title}")
     examples = _choose(dataset, choice, record, random.Random(seed))
     asked = "".join(f"\n\nQuestion: {question} \nAnswer:{answer}" for question, answer in examples)

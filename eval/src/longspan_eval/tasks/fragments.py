@@ -21,7 +21,7 @@ def inside(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """The tokens of each text as it stands in the middle of a prompt.
 
     Tokenizers that put a space before whatever they are given would put one before every piece. So a text is tokenized
-    behind a letter, and that letter's tokens are taken off again; where the two flow together, it is tokenized alone.
+    behind a letter, and that letter's tokens are taken off again; if the two flow together, it is tokenized alone.
     The same text twice costs no more than once.
     """
     distinct = list(dict.fromkeys(texts))

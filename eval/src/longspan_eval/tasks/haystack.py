@@ -60,7 +60,7 @@ class Hay:
 
 
 class HaySource:
-    """Units of text, sentences or lines, as tokens. Read round again where more is asked than there is.
+    """Units of text, sentences or lines, as tokens. Read round again if more is asked than there is.
 
     Args:
         units: the tokens of each.

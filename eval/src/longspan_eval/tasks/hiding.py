@@ -21,7 +21,7 @@ class Hidden:
     Attributes:
         after: what comes after the text.
         references: answers that count as right.
-        wanted: the one sentence that is asked for, which goes to the depth asked; empty where there is no such one.
+        wanted: the one sentence that is asked for, which goes to the depth asked; empty if there is none.
         others: the needles besides.
         before: what comes before the text.
     """

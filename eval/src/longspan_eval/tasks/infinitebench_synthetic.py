@@ -153,7 +153,7 @@ class MathFind:
     """A list of whole numbers below 100, of which one is to be found: the seven kinds of ``FINDS`` in turn, by seed.
 
     The list's greatest or smallest possible number is drawn first, as in the original, or the answer would always be 99
-    or 0. A list made to length has an odd number of numbers where the median is asked for, so that it is whole.
+    or 0. A list made to length has an odd number of numbers if the median is asked for, so that it is whole.
 
     Attributes:
         name: the task's.

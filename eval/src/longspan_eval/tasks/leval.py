@@ -93,7 +93,7 @@ def _check(verdicts: bool, record: Record) -> None:
 
 
 def _questions(records: list[Record], path: Path) -> list[Record]:
-    """One record a question, of one a document; two where the answer has a fact, such as ``True [fact: False]``."""
+    """One record a question, of one a document; two if the answer has a fact, such as ``True [fact: False]``."""
     found: list[Record] = []
     for record in records:
         for question, answer in zip(record["instructions"], record["outputs"], strict=True):

@@ -113,7 +113,7 @@ _BY_NAME = {dataset.name: dataset for dataset in DATASETS}
 def build(
     name: str, tokenizer: Any, *, length: int, seed: int, depth: float | None = None, record: Record | None = None
 ) -> Example:
-    """The official prompt of a record, with its middle cut out where it is too long."""
+    """The official prompt of a record, with its middle cut out if it is too long."""
     record = given(record, depth, f"LongBench's {name}")
     dataset = _BY_NAME[name]
     before, after = PROMPTS[name].split("{context}")

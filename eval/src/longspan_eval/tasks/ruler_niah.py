@@ -1,6 +1,6 @@
 """RULER's eight needle-in-a-haystack tasks (Hsieh et al., 2024): magic numbers hidden in noise, prose or other needles.
 
-The prompts' wording is RULER's (Apache-2.0), in the singular where there is one answer, and so are the kinds of keys,
+The prompts' wording is RULER's (Apache-2.0), in the singular if there is one answer, and so are the kinds of keys,
 values and haystacks of each task. Unlike there, the prose is the one that ships with longspan, a different passage for
 every seed, and keys are drawn from word lists of our own.
 """

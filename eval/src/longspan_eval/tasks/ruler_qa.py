@@ -118,7 +118,7 @@ def _squad(document: Any, path: Path) -> list[Record]:
 
 
 def _squad_questions(document: Any) -> Iterator[tuple[list[Any], Any, Any]]:
-    """Every question with its paragraph and its article's; raises ValueError where the file is not of its form."""
+    """Every question with its paragraph and its article's; raises ValueError if the file is not of its form."""
     for article, where in _items(document, "", "data"):
         for paragraph, place in _items(article, where, "paragraphs"):
             _field(paragraph, place, "context", str)

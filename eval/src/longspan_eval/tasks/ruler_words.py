@@ -2,11 +2,11 @@
 
 The wording is RULER's (Apache-2.0), and so are the counts. Common words (CWE): ten words stand 30 times each in a
 numbered list among others that stand 3 times each, after a worked example with 10 and 3; below 4,096 tokens it is 6 and
-1, after 3 and 1, and so it is where a tokenizer needs so many tokens that the others do not fit. Frequent words (FWE):
+1, after 3 and 1, and so it is if a tokenizer needs so many tokens that the others do not fit. Frequent words (FWE):
 a word of rank ``k`` stands in proportion to ``k ** -2``, as in a zeta distribution of exponent 2; that of rank 1 is
 ``...``, which does not count, and ranks 2 to 4 are asked for.
 
-Words are those of the prose that ships with longspan and of lists of our own. Where a list is so long that they do not
+Words are those of the prose that ships with longspan and of lists of our own. If a list is so long that they do not
 suffice, all of its counts are doubled, tripled and so on.
 """
 
@@ -88,7 +88,7 @@ def build_cwe(
 
 
 def _numbered_list(tokenizer: Any, length: int, seed: int, counts: Counts) -> tuple[Example | None, int]:
-    """The prompt with these counts, or None where it does not fit; and the least length for them."""
+    """The prompt with these counts, or None if it does not fit; and the least length for them."""
     rng = random.Random(seed)
     words = rng.sample(vocabulary(), len(vocabulary()))
     common, shown, others = (
@@ -195,7 +195,7 @@ def frequencies(total: int, ranks: int) -> list[int]:
 
 
 def max_fitting(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number of 0 to ``most`` that fits, where all below one that fits do too; 0 always does."""
+    """The largest number of 0 to ``most`` that fits, if all below one that fits do too; 0 always does."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -138,7 +138,7 @@ class RecordedStep:
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def _range(self, token: int) -> Tensor:
-        """``[bands, 2, 1]``: the keys of a row's ``token`` in each band, none where it uses none."""
+        """``[bands, 2, 1]``: the keys of a row's ``token`` in each band, none if it uses none."""
         plan = self._tables.single(token).plan
         ranges = torch.zeros(len(self._bands), 2, 1, dtype=torch.int32, device="cpu")
         for band, lo, hi in zip(plan.bands, plan.lo, plan.hi, strict=True):
@@ -166,7 +166,7 @@ class RecordedStep:
         filled.fill()
 
     def _of_new_key(self, cos: Tensor, sin: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of the new key under map ``n``, ``[1, r / 2]``, or ``[B, 1, r / 2]`` where padding differs."""
+        """cos and sin of the new key under map ``n``, ``[1, r / 2]``, or ``[B, 1, r / 2]`` if padding differs."""
         n += len(self._bands)
         if len(self._runs) == 1:
             return cos[0, n : n + 1], sin[0, n : n + 1]

@@ -1,4 +1,4 @@
-"""One new token of a layer in one call of C, where C has all parts of the method."""
+"""One new token of a layer in one call of C, if C has all parts of the method."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TokenStep:
         return slot, bound
 
     def _call_of(self, joined: JoinedStores, kernels: list[DecodeKernel]) -> DecodeRows | None:
-        """What runs these kernels in one call, which is kept while they are the same; None where there are none."""
+        """The call that runs these kernels, kept while they are the same; None if there are none."""
         call = self._calls.get(joined)
         if kernels and (call is None or call.kernels != kernels):
             call = self._calls[joined] = DecodeRows(kernels)

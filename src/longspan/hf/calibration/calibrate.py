@@ -208,7 +208,7 @@ def measure_recall(
 
 
 def check_calibration(model: PreTrainedModel, calibration: Calibration) -> None:
-    """Raise ``CalibrationError`` where a calibration belongs to another model: ``extend`` would, too.
+    """Raise ``CalibrationError`` if a calibration belongs to another model: ``extend`` would, too.
 
     Hashing the weights reads all of them: about a second for each gigabyte.
     """

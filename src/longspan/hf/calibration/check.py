@@ -23,7 +23,7 @@ def fitting(
 ) -> Calibration | None:
     """The calibration, read if a path was given, and checked against the model's attachable layers and its weights.
 
-    Hashing the weights reads all of them: about a second for each gigabyte. Where the heads are split over ranks, it is
+    Hashing the weights reads all of them: about a second for each gigabyte. If the heads are split over ranks, it is
     the part for this rank's; the whole weights are hashed, which the ranks bring together one by one.
 
     Raises:

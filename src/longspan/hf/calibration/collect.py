@@ -18,7 +18,7 @@ from longspan.text.encode import beginning, encode
 
 Sink = Callable[[Layer, Tensor, Tensor], None]
 _SLICE = 1 << 18  # characters encoded at once, so that of a long text no more is encoded than is used
-_AT_ONCE = 4096  # tokens a forward, where the window is shorter
+_AT_ONCE = 4096  # tokens a forward, if the window is shorter
 
 
 def token_chunks(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tokens: int) -> list[Tensor]:
@@ -26,7 +26,7 @@ def token_chunks(texts: Iterable[str | Tensor], tokenizer: Any, window: int, tok
 
     Args:
         texts: strings, or token ids ``[T]`` int64; read no further than needed.
-        tokenizer: for strings. Where it begins texts with tokens of its own, every chunk gets those.
+        tokenizer: for strings. If it begins texts with tokens of its own, every chunk gets those.
 
     Returns:
         Token ids ``[T]`` int64 of each chunk. Fewer than ``tokens`` in all if the texts end before.
@@ -87,7 +87,7 @@ def collect(
     Calls of other threads through the model meanwhile are not handed out.
 
     The model is extended with ``method`` for the while and left as it was. Queries ``[B, H, T, D]`` and keys
-    ``[B, Hkv, T, D]`` are unrotated; where a model normalises after its rotation they are normalised.
+    ``[B, Hkv, T, D]`` are unrotated; if a model normalises after its rotation they are normalised.
 
     Args:
         chunks: token ids ``[T]`` each.

@@ -15,7 +15,7 @@ from longspan.model.placement import runs_on
 
 
 def some_tokens(model: PreTrainedModel, count: int) -> Tensor:
-    """``count`` token ids ``[T]`` int64 of the model's vocabulary, where it takes them."""
+    """``count`` token ids ``[T]`` int64 of the model's vocabulary, on the device that takes them."""
     vocabulary: int = model.get_input_embeddings().weight.shape[0]
     return (torch.arange(count, device=runs_on(model)) * 7 + 1) % vocabulary
 

@@ -36,7 +36,7 @@ class Watched:
     """One set of frequencies that rotates queries and keys of attached layers.
 
     A forward compares which tensor it is and how often that was written to, which takes no look at its values; those
-    are compared only where one of these changed, as by ``model.to``.
+    are compared only if one of these changed, as by ``model.to``.
     """
 
     def __init__(self, parent: nn.Module, place: str, module: nn.Module, name: str, freq: Tensor) -> None:
@@ -57,7 +57,7 @@ class Watched:
         ):
             _refuse()
         held, version = self._seen
-        if (freq is held and _version(freq) == version) or freq.device.type == "meta":  # there where offloaded
+        if (freq is held and _version(freq) == version) or freq.device.type == "meta":  # there if offloaded
             return
         now = freq.detach().cpu()
         if not any(_cast(known, now) for known in (self._last, self._probed)):

@@ -39,7 +39,7 @@ class _Seen:
     v: Tensor
     out: Tensor
     kwargs: dict[str, Any]
-    positions: Any = None  # the layer's ``position_embeddings``, noted where they are replaced
+    positions: Any = None  # the layer's ``position_embeddings``, noted if they are replaced
     children: _Calls = field(default_factory=dict)
 
 
@@ -143,7 +143,7 @@ def _layer(module: nn.Module, name: str, rotated: _Seen, bare: _Seen, tables: li
 
 
 def _types_of(module: nn.Module) -> list[str] | None:
-    """The kinds of attention of a model's layers, where its config names them."""
+    """The kinds of attention of a model's layers, if its config names them."""
     types: list[str] | None = getattr(getattr(module, "config", None), "layer_types", None)
     return types
 

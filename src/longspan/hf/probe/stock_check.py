@@ -34,7 +34,7 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer], impl: Impl) -> st
     so that errors of rounding do not add up from layer to layer, nor tip a router over.
 
     Returns:
-        A note for users where longspan computes what the model's eager attention does, and its own something else.
+        A note for users if longspan equals the model's eager attention, but not the one that the model uses.
 
     Raises:
         AttachError: a layer differs, or the model does not run on longspan's cache or with ``impl``; nothing stays

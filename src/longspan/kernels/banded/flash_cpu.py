@@ -14,7 +14,7 @@ from longspan.kernels.banded.plan import Block, KeySpan
 from longspan.kernels.layout import unit_stride
 from longspan.kernels.softmax import merged
 
-# Before torch 2.9 the op reads beyond the keys where queries have more heads, and says nothing.
+# Before torch 2.9 the op reads beyond the keys if queries have more heads, and raises nothing.
 TAKES_GROUPS = torch.__version__ >= "2.9"
 _FOLD = 256  # rows up to which folding a group's query heads gains more than its copy of q and out costs
 
@@ -84,7 +84,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, span: KeySpan, scale: float) -> tupl
 class _NoGradient(torch.autograd.Function):
     """The op's log-sum-exp carries no gradient; a merge that asks for one must fail, not be silently wrong.
 
-    It takes ``q`` and ``k``: a hook on ``lse`` is not called where the gradients of some tensors alone are asked for.
+    It takes ``q`` and ``k``: a hook on ``lse`` is not called if the gradients of some tensors alone are asked for.
     """
 
     @staticmethod

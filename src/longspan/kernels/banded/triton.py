@@ -1,4 +1,4 @@
-"""Banded attention on a GPU: one Triton kernel for all bands, and its keys cut into parts where queries are few."""
+"""Banded attention on a GPU: one Triton kernel for all bands, and its keys cut into parts if queries are few."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _laid_out(keys: Sequence[Tensor], v: Tensor, plan: Plan, device: torch.devic
 def which(keys: Sequence[Hashable]) -> int:
     """Each band's keys, two bits each: their number among the different ones, by first band."""
     order = list(dict.fromkeys(keys))
-    return sum(order.index(k) << (2 * band) for band, k in enumerate(keys))  # 0 where there is but one
+    return sum(order.index(k) << (2 * band) for band, k in enumerate(keys))  # 0 if there is but one
 
 
 def _brought(plan: Plan) -> tuple[list[tuple[int, int]], list[int]]:

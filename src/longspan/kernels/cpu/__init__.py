@@ -149,7 +149,7 @@ def tile_tokens(heads: int, sharing: int) -> int:
 
 
 def run(name: str, items: int, packed: bytes, numbers: int | None = None) -> None:
-    """Run a kernel on all its items, on torch's threads where there is enough work for several.
+    """Run a kernel on all its items, on torch's threads if there is enough work for several.
 
     Args:
         packed: the structure that it takes. The caller keeps the tensors whose addresses are in it.
@@ -206,7 +206,7 @@ def _address(name: str) -> int | None:
 
 @lru_cache(maxsize=1)
 def _openmp() -> int | None:
-    """The address of ``GOMP_parallel`` in the OpenMP that torch brings; None where that has no such entry."""
+    """The address of ``GOMP_parallel`` in the OpenMP that torch brings; None if that has no such entry."""
     try:
         return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, _ADDRESS).value
     except (AttributeError, OSError, TypeError):  # TypeError: on Windows None names no library

@@ -58,7 +58,7 @@ def library_for(cc: tuple[str, ...]) -> Iterator[Path]:
 
     Its name is a hash of all that it depends on: the sources, the compiler, its flags and the processor. It is written
     under another name and moved, so that other processes see all of it or nothing; of two that need it at once, one
-    waits for the other. Where no folder is the user's alone, or has room, it is compiled for this process only.
+    waits for the other. If no folder is the user's alone, or has room, it is compiled for this process only.
     A failure is remembered beside where the library would be; see ``failures.py``.
 
     Raises:
@@ -82,7 +82,7 @@ def _ready(library: Path) -> bool:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time; where the file system has no locks, several make the same file and the last one wins."""
+    """One process at a time; if the file system has no locks, several make the same file and the last one wins."""
     try:
         import fcntl
 
@@ -151,7 +151,7 @@ def _folder() -> Path | None:
     try:
         folder = files.cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # the latter where there is no home
+    except (OSError, RuntimeError):  # the latter if there is no home
         return None
     return folder if _only_ours(folder) else None
 
@@ -173,7 +173,7 @@ def whole(library: Path) -> bool:
 
 
 def compile_to(target: Path, cc: tuple[str, ...]) -> None:
-    """Compile the sources for this processor, or, where the compiler does not know it, for its kind.
+    """Compile the sources for this processor, or, if the compiler does not know it, for its kind.
 
     What the compiler writes meanwhile lies beside the target: the folder for temporary files may be full.
 

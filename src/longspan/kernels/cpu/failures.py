@@ -2,7 +2,7 @@
 
 A note lies where the library would, under a name that follows from the sources, the compiler's version, its flags and
 the processor; a note of others is never found. It holds for a day, as what a compiler needs besides (headers, an
-assembler, time) can change unseen; no longer than the compiler's file is the same; and where room was missing, until
+assembler, time) can change unseen; no longer than the compiler's file is the same; and if room was missing, until
 there is more of it.
 """
 
@@ -35,7 +35,7 @@ class Note:
         self._path, self._compiler = path, compiler
 
     def write(self, why: str, place: Path) -> None:
-        """Remember; where that cannot be written, nothing is.
+        """Write the note, or nothing if it cannot be written.
 
         Args:
             why: what the compiler said.
@@ -48,7 +48,7 @@ class Note:
             files.write(self._path, json.dumps(body) + "\n")
 
     def read(self) -> str | None:
-        """Why there is no library, and how to try again; None where nothing is known or it no longer holds."""
+        """Why there is no library, and how to try again; None if nothing is known or it no longer holds."""
         try:
             body = json.loads(self._path.read_text(encoding="utf-8"))
             holds = (

@@ -1,7 +1,7 @@
 """One new token of a layer in one call: its key and value are stored, it scores and chooses, and it attends.
 
 Contract. The unrotated query, key and value of a token, their channels permuted by ``order``, are stored: the key in
-each stored rotation. Where a ``ScoreSpec`` is given and the token chooses, entries ``first ≤ n < stop`` get the score
+each stored rotation. If a ``ScoreSpec`` is given and the token chooses, entries ``first ≤ n < stop`` get the score
 ``Σ q · entry`` over signs and parts, and ``topk`` chooses among them. One softmax runs over the keys of all bands and
 of the chosen units. ``kernels.scores``, ``topk`` and ``gathered`` have a call for each of these parts; for one token
 the calls take longer than the work.

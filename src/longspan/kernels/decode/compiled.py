@@ -37,11 +37,11 @@ class DecodeKernel:
         key_cos_sin: for each rotation cos and sin ``[T, r / 2]`` by which the keys of ``T`` tokens are rotated.
         bands: what the tokens see whatever they choose.
         rope: of channels in their stored order.
-        order: ``[D]`` int64, the stored order of a query's or key's channels; None where it is their own.
+        order: ``[D]`` int64, the stored order of a query's or key's channels; None if it is their own.
         heads: ``H``.
         kept: memory ``[B, H, R, D]`` for copies of queries, ``[B, Hkv, R, D]`` of keys and ``[B, Hkv, R, Dv]`` of
             values, unrotated, their channels in the stored order; None for those of which no copy is kept.
-        scoring: how tokens choose; None where they do not.
+        scoring: how tokens choose; None if they do not.
 
     Attributes:
         batch, dtype, shapes: ``B``, and the dtype and the shapes of a row's queries, keys and values.

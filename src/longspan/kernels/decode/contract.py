@@ -52,7 +52,7 @@ class ScoreSpec:
         rounds: whether that sum is rounded to the queries' dtype.
         choosing: ``S``, how many choose in a row of the batch.
         parts: heads of entries whose scores are summed.
-        thetas: θ_q and θ_k ``[W, Hkv · D]``, in the keys' dtype, where entries are reduced keys; None elsewhere.
+        thetas: θ_q and θ_k ``[W, Hkv · D]``, in the keys' dtype, if entries are reduced keys; else None.
         first: the first entry to choose from.
         count: how many are chosen, ``m``.
         tie, last, near: see ``longspan.kernels.topk``.

@@ -20,7 +20,7 @@ class DecodeReference:
 
     Attributes:
         lse: ``[B, H, 1]`` fp64, the log-sum-exp of the last token.
-        chosen: ``[B, S, m]`` int64, the units that it chose; None where it chose none.
+        chosen: ``[B, S, m]`` int64, the units that it chose; None if it chose none.
     """
 
     keys: Sequence[Tensor]

@@ -158,7 +158,7 @@ def _pack_chunks(job: PerQueryChunk, sharing: int) -> _PackedChunks:
 
 @lru_cache(maxsize=8)
 def _all(count: int) -> Tensor:
-    """``ends`` where there is one run."""
+    """``ends`` of a single run."""
     return torch.full((1, 1, 1, 1), count, device="cpu")
 
 

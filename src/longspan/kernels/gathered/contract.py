@@ -69,11 +69,11 @@ class PerQueryChunk(Gathered):
     """All queries of a chunk have the same tokens.
 
     Attributes:
-        tokens: ``[B, S, M]`` int64, S as above, where all queries are one chunk; ``[B, S, P, M]`` for ``P`` chunks.
+        tokens: ``[B, S, M]`` int64, S as above, if all queries are one chunk; ``[B, S, P, M]`` for ``P`` chunks.
         edges: of several chunks where each begins among the queries, and where the last one ends; else None.
         cos_sin: cos and sin ``[T, r / 2]`` of the queries, one pair for each run of tokens that are seen alike.
         ends: ``[B, S, len(cos_sin)]`` int64, or ``[B, S, P, len(cos_sin)]``: one past the last of ``tokens`` in each
-            run; None where there is one run. Tokens after the last run are not seen, so that chunks may have fewer.
+            run; None if there is one run. Tokens after the last run are not seen, so that chunks may have fewer.
         key_cos_sin: cos and sin ``[M, r / 2]`` that the gathered keys are rotated by, or None if they stay as stored.
         derived: what a kernel derives from ``tokens``, ``ends``, ``edges`` and ``cos_sin``. Layers whose jobs have the
             same objects there may share it; these must not change then.

@@ -1,4 +1,4 @@
-"""Keys and values in another memory than the queries: what these chose is copied to where they are."""
+"""Keys and values in another memory than the queries: the chosen ones are copied to the queries' memory."""
 
 from __future__ import annotations
 

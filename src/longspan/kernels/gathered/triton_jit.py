@@ -196,7 +196,7 @@ def by_unit(
     """One tile: up to ``R // TILE_HEADS`` rows that chose one unit, which is read once for all their heads.
 
     Grid: (tiles, sharing groups · parts of a group, batch). order: (row, choice) pairs ``row · count + choice`` by
-    unit. tiles: ``[.., tiles, 3]``, a tile's unit, its first place in the order, and how many places it takes (0 where
+    unit. tiles: ``[.., tiles, 3]``, a tile's unit, its first place in the order, and how many places it takes (0 if
     it has nothing to do). parts ``[batch, heads, rows, count, DV]`` and their lse get a pair's own softmax.
     """
     STEPS: tl.constexpr = (SIZE + K - 1) // K

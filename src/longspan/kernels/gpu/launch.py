@@ -39,7 +39,7 @@ def room(out: Tensor, lse: Tensor, parts: int) -> tuple[Tensor, Tensor]:
 
 
 def merge(parts: Tensor, parts_lse: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Merge the parts ``[B, H, T, n, Dv]`` and ``[B, H, T, n]`` of one softmax; nothing where ``room`` gave ``out``."""
+    """Merge the parts ``[B, H, T, n, Dv]`` and ``[B, H, T, n]`` of one softmax; nothing if ``room`` gave ``out``."""
     from longspan.kernels.gpu import primitives
 
     if parts is out:

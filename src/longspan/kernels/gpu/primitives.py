@@ -81,7 +81,7 @@ def load_rotated(
 ):
     """Rows ``[R, DP]`` at offsets ``at [R]``, in fp32, rotated by the rows of cos and sin at ``cos_sin_at [R]``.
 
-    Where all channels are rotated, each is loaded once, sixteen bytes at a time. Else each channel takes its pair's
+    If all channels are rotated, each is loaded once, sixteen bytes at a time. Else each channel takes its pair's
     other channel from memory once more: one formula for every layout, but loads of one number each. ``BACK`` rotates
     the other way; with ``HALF = 0`` nothing is rotated.
     """

@@ -31,7 +31,7 @@ def run(
     """Write ``x`` ``[B, H, T, D]`` to ``out``, channels ``start : start + 2 · half`` rotated and laid out anew.
 
     Args:
-        angles: cos and sin in fp32, of any shape that broadcasts to ``[B, H, T, half]``; None where nothing is rotated.
+        angles: cos and sin in fp32, of any shape that broadcasts to ``[B, H, T, half]``; None if nothing is rotated.
         layouts: of ``x`` and of ``out``; see ``longspan.rope.Rope``.
     """
     from longspan.kernels.gpu import rotate_jit
@@ -55,7 +55,7 @@ def run(
 def taken(
     x: Tensor, angles: tuple[Tensor, Tensor] | None, out: Tensor, start: int, half: int, layouts: tuple[Layout, Layout]
 ) -> bool:
-    """``run``, or false where the kernel cannot take ``x`` ``[B, H, T, D]``."""
+    """``run``, or false if the kernel cannot take ``x`` ``[B, H, T, D]``."""
     given = () if angles is None else angles
     if out.dtype != x.dtype or any(one.dtype != torch.float32 for one in given) or not runs(x, *given, out):
         return False

@@ -56,7 +56,7 @@ def dot_scores(q: Tensor, keys: Tensor, *, impl: Impl = "auto") -> Tensor:
 
     Args:
         q: ``[B, S, T, C, D]``.
-        keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` where there is more than one part; else the queries
+        keys: ``[B, Hkv, M, D]``: part ``c`` meets key head ``c`` if there is more than one part; else the queries
             of S are spread over the key heads in order.
         impl: see ``products``.
 
@@ -79,7 +79,7 @@ def token_scores(q: Tensor, keys: Tensor, *, chunks: QueryChunks | None = None, 
     Args:
         q: ``[B, S, T, C, D]``, queries in ``C`` parts.
         keys: ``[B, Hkv, M, D]``, which meet the parts as in ``dot_scores``.
-        chunks: of queries that score keys by themselves; None where all are one that meets every key.
+        chunks: of queries that score keys by themselves; None if all are one that meets every key.
         impl: see ``longspan.kernels.dispatch``; ``"auto"`` takes the compiled kernel for many queries only, and
             ``products`` as it chooses for few.
 

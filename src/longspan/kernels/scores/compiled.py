@@ -14,7 +14,7 @@ from longspan.rope import Rope, cos_sin
 
 _REPRESENTATIONS, _PRODUCTS, _TOKEN_SCORES = ALL["Representations"], ALL["Products"], ALL["TokenScores"]
 
-_KEYS = 4096  # of an item of the work, where queries are few
+_KEYS = 4096  # of an item of the work, if queries are few
 _ROWS, _FEWEST = 96, 16  # queries whose scores are held together: at most, and for a thread of their own
 _SCORES, _FEWEST_HELD = 2**24, 8  # scores that a thread holds (64 MB), with no fewer queries than these
 

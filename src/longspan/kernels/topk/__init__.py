@@ -43,7 +43,7 @@ def topk(
         tie: scores that differ from that of the last place by no more than this part of the row's largest tie for it,
             and the first of them win, or the ``last`` ones.
         start, stops: only places ``start ≤ j < stops[t]`` count, ``[T]`` int64 on the CPU or on the scores' device,
-            of which every row has ``count``; all of them where ``stops`` is None.
+            of which every row has ``count``; all of them if ``stops`` is None.
         near: a score counts as the largest within so many places of it, of those that count.
         impl: see ``longspan.kernels.dispatch``.
 

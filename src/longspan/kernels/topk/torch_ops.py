@@ -21,7 +21,7 @@ def topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: 
 
 
 def masked_topk(scores: Tensor, count: int, tie: float, last: bool, start: int, stops: Tensor, near: int) -> Tensor:
-    """``[..., T, count]`` int64 by operations that do not depend on ``stops``, which is where the scores are."""
+    """``[..., T, count]`` int64 by operations that do not depend on ``stops``, a tensor on the scores' device."""
     place = torch.arange(scores.shape[-1], device=scores.device)
     outside = (place < start) | (place >= stops[:, None])
     scores, slack = _masked(scores, outside, tie, near)

@@ -35,7 +35,7 @@ byId("theme").addEventListener("click", () => {
   theme(other);
 });
 
-/** Where there is no room for all three parts: which of them is seen. */
+/** If there is no room for all three parts: which of them is seen. */
 function panel(name) {
   root.dataset.panel = name;
   for (const button of document.querySelectorAll(".panels button"))

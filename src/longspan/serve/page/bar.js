@@ -7,7 +7,7 @@ import { number, percent } from "./words.js";
 const BINS = 200;
 
 export class Bar {
-  /** `go(character, end)` is called where the reader wants to go. */
+  /** `go(character, end)` is called with the place that the reader wants to go to. */
   constructor(element, go) {
     Object.assign(this, { element, go, characters: 0, parts: [], first: 0, last: 0 });
     this.bins = Array.from({ length: BINS }, () => el("i"));
@@ -62,7 +62,7 @@ export class Bar {
     Object.assign(moves, { PageDown: -10 * step, PageUp: 10 * step, Home: -this.characters, End: this.characters });
     if (!(event.key in moves)) return;
     event.preventDefault();
-    // From the place that is a third down, where go() puts what it is asked for.
+    // From the place that is a third down, where go() puts its target.
     const at = this.first + (this.last - this.first) / 3 + moves[event.key];
     this.go(Math.round(Math.min(Math.max(at, 0), this.characters - 1)));
   }

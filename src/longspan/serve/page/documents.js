@@ -4,8 +4,8 @@ import * as api from "./api.js";
 import { announce, ask, byId, el, reachable, roving } from "./dom.js";
 import { bytes, count, duration, number, percent } from "./words.js";
 
-const AGAIN = 2000; // milliseconds before the server is asked again where it does not answer
-const QUEUED = 500; // and where documents wait for their turn
+const AGAIN = 2000; // milliseconds before the server is asked again if it does not answer
+const QUEUED = 500; // and while documents wait for their turn
 
 const unfinished = (one) => one.status === "queued" || one.status === "reading";
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));

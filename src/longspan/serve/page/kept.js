@@ -2,7 +2,7 @@
 
 const CONVERSATION = "longspan:conversation:";
 
-/** A setting; `otherwise` where there is none, or where the browser keeps nothing. */
+/** A setting; `otherwise` if there is none, or if the browser keeps nothing. */
 export function setting(name, otherwise) {
   try {
     return localStorage.getItem(`longspan:${name}`) ?? otherwise;
@@ -30,7 +30,7 @@ export function conversation(id) {
 }
 
 /**
- * Keep a conversation. Where the browser has no room, the passages by token of its oldest answers go first, then all passages.
+ * Keep a conversation. If the browser has no room, the passages by token of its oldest answers go first, then all passages.
  * Returns "" or what was not kept, in words.
  */
 export function keep(id, turns) {

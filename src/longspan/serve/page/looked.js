@@ -44,7 +44,7 @@ export function tokensAt(looked, start, end) {
 export const level = (count, most) => (count > 0 ? Math.max(1, Math.ceil((LEVELS * count) / most)) : 0);
 
 /**
- * [start, stop) cut where parts begin and end: {start, end, count}, the count 0 between parts and the sum where they overlap.
+ * [start, stop) cut where parts begin and end: {start, end, count}, the count 0 between parts and the sum if they overlap.
  */
 export function cut(parts, start, stop) {
   const changes = new Map([[start, 0], [stop, 0]]);

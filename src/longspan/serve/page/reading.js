@@ -10,7 +10,7 @@ const REST = 120; // milliseconds that the mouse rests on a token before the tex
 const ABOUT = "What the heads looked at, not proof.";
 
 export class Reading {
-  /** `told(error)` is called where more of the text cannot be had; where none can, the page says so instead of the text. */
+  /** `told(error)` is called if more of the text cannot be had; if none can, the page says so instead of the text. */
   constructor(told) {
     this.bar = new Bar(byId("bar"), (start, end) => (end === undefined ? this.text.go(start) : this.visit(start, end)));
     this.text = new TextView(byId("page"), {

@@ -5,7 +5,7 @@ import { cut, level } from "./looked.js";
 import { PIECE, piece, slicer } from "./pieces.js";
 
 const SHOWN = 9; // pieces that are on the page at once
-const NEAR = 800; // pixels from an end of what is shown where the next piece is fetched
+const NEAR = 800; // pixels from an end of the shown text at which the next piece is fetched
 
 export class TextView {
   /** `moved(first, last)` is told which characters are in view, `chosen(start, end)` which coloured part was clicked. */

@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _with_long_texts(original: Any) -> Any:
-    """``max_model_len`` beyond the window needs no leave of its own where longspan is asked for."""
+    """``max_model_len`` beyond the window needs no leave of its own if longspan is asked for."""
 
     @wraps(original)
     def create_model_config(self: Any) -> Any:
@@ -101,7 +101,7 @@ def _with_longspan(original: Any) -> Any:
 
 
 def _attaching(original: Any) -> Any:
-    """A model comes with longspan's attention where that is asked for."""
+    """A model comes with longspan's attention if that is asked for."""
 
     @wraps(original)
     def initialize_model(vllm_config: Any, *args: Any, **kwargs: Any) -> Any:

@@ -147,7 +147,7 @@ def _layer_reason(layer: Any, dtype: torch.dtype) -> str | None:
 
 
 def _rotary(path: str, parent: nn.Module, attention: str) -> str:
-    """The name of the rotation beside a layer; raises ``AttachError`` where it cannot be left to the attention."""
+    """The name of the rotation beside a layer; raises ``AttachError`` if it cannot be left to the attention."""
     found = [name for name, module in parent.named_children() if isinstance(module, RotaryEmbeddingBase)]
     if len(found) != 1:
         count = "no rotation" if not found else f"{len(found)} rotations"

@@ -98,7 +98,7 @@ SCORES(scores_1, 1, 8, 0)
 SCORES(scores_2, 2, 4, 0)
 SCORES(scores_3, 3, 4, 0)
 
-/* Panels are twice as wide where vectors are. */
+/* Panels are twice as wide if vectors are. */
 #ifdef SIXTEEN
 enum { WIDEST = 2 * WIDE };
 

@@ -7,7 +7,7 @@
 
 enum { BLOCK = 32 }; /* keys of a step: with their values they stay in a processor's first cache */
 
-/* Stored tokens: of one head, the n-th of `tokens`, or the n-th after `base` where that is null. */
+/* Stored tokens: of one head, the n-th of `tokens`, or the n-th after `base` if that is null. */
 typedef struct {
     const char *keys, *values;
     int64_t key_step, value_step; /* bytes from a token to the next */

@@ -30,7 +30,7 @@ typedef struct {
 
 /* Bands: query t of batch row b sees the band's keys low[band, p, t] : high[band, p, t] and is rotated by row p, t of the
    band's table; p is 0 if all rows of the batch see the same places, and else b. Key j of a row is stored key j of that
-   row, or, where there is a table of pages, key pages[b, j / page_size] * page_step + j % page_size. */
+   row, or, if there is a table of pages, key pages[b, j / page_size] * page_step + j % page_size. */
 typedef struct {
     Job job;
     const int64_t *low, *high;
@@ -105,7 +105,7 @@ typedef struct {
 /* The places of the `count` largest scores of each row, from `first` on and before the row's stop; see choose_topk. */
 typedef struct {
     const float *scores;  /* rows of n */
-    const int64_t *stops; /* of `tokens` rows, repeated; null where every row ends at n */
+    const int64_t *stops; /* of `tokens` rows, repeated; null if every row ends at n */
     int64_t *to;
     int64_t n, count, first, tokens, prefer_last, near;
     double tie;
@@ -126,7 +126,7 @@ typedef struct {
 
 /* How a query becomes the query that entries are scored by, [batch row, sign, head, width] in fp32. */
 typedef struct {
-    float *query, *key; /* `key` [batch row, kv_heads * dk] is the new one, where keys are reduced */
+    float *query, *key; /* `key` [batch row, kv_heads * dk] is the new one, if keys are reduced */
     int64_t sums;       /* whether the queries of a group are summed */
     int64_t rounds;     /* whether the sum is rounded to the stored dtype */
     int64_t signs;      /* 2: positive and negative channels meet entries of their own */
@@ -167,13 +167,13 @@ typedef struct {
     int64_t at;   /* its place among the stored tokens */
     int64_t row;  /* its row of the ranges, positions and tables, which are computed for several tokens */
     int64_t tail; /* its place in `kept` */
-    int64_t stop; /* one past the last entry to choose from; 0 where it chooses nothing */
+    int64_t stop; /* one past the last entry to choose from; 0 if it chooses nothing */
     /* Of all. */
     Job job;              /* its queries are a buffer for permuted channels, its values the stored ones */
     int64_t batch;        /* rows */
     int64_t rows, tails;  /* rows of ranges, positions and tables; room in `kept` */
-    const int64_t *order; /* [dk], the stored order of a query's or key's channels; null where it is their own */
-    char *kept[3];        /* copies of the inputs: queries, keys, values, channels permuted; null where none is kept */
+    const int64_t *order; /* [dk], the stored order of a query's or key's channels; null if it is their own */
+    char *kept[3];        /* copies of the inputs: queries, keys, values, channels permuted; null if none is kept */
     int64_t kept_step[3][2];
     QueryForScoring scoring;
     Choice choice;

@@ -1,7 +1,7 @@
 /* Kernels on several threads: those of the loaded OpenMP, or threads of this call.
 
    OpenMP's threads spin for a while before they sleep. Other threads beside them would get half of the processor, so the
-   work goes to OpenMP's where it can. */
+   work goes to OpenMP's if it can. */
 
 #include <pthread.h>
 #include <sched.h>

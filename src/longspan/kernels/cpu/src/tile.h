@@ -19,7 +19,7 @@ typedef struct {
     float *top, *total;     /* [panels, wide * LANES] */
     float *scores;          /* of one panel */
     float *rows;            /* [LANES, dk or dv] */
-    float *keys, *values;   /* [STEP, dk], [STEP, dv], where they are not stored as fp32 */
+    float *keys, *values;   /* [STEP, dk], [STEP, dv], if they are not stored as fp32 */
     int64_t *low, *high;    /* [panels, wide * LANES]: which keys a row sees, before it sees a run */
     void *memory;
 } Tile;
@@ -197,7 +197,7 @@ ALONE_16(6, 3)
 #undef ALONE_16
 #endif
 
-/* The keys of a step, of which the panel's rows see those between `low` and `high` where these are given. */
+/* The keys of a step, of which the panel's rows see those between `low` and `high` if these are given. */
 #define ATTEND_KEYS(wide, many)                                                                                        \
     static void attend_keys_##wide(Tile *tile, const float *const *keys, const float *const *values,                   \
                                    const char *packed, int64_t step, int n, const int64_t *low,                        \
@@ -220,7 +220,7 @@ ATTEND_KEYS(2, 4)
 ATTEND_KEYS(3, 4)
 #undef ATTEND_KEYS
 
-/* Let all rows see the keys `low <= j < high` of a run, each row its own, or all of it where `low` is null. */
+/* Let all rows see the keys `low <= j < high` of a run, each row its own, or all of it if `low` is null. */
 static void attend_keys(Tile *tile, const Run *run, const int64_t *low, const int64_t *high) {
     const float *keys[STEP + LANES], *values[STEP + LANES];
     const int kind = tile->kind, dk = tile->dk, dv = tile->dv, lanes = tile->panels * tile->wide * LANES;

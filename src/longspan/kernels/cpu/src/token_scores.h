@@ -24,7 +24,7 @@ typedef struct {
     int64_t room;         /* keys that a panel's scores have room for */
     float *q, *scores;    /* [part, panel, channel, row], [panel, key, row] */
     float *top;           /* [panel, row] */
-    float *keys, *rows;   /* [KEYS, channel] where they are not stored as fp32; [LANES, channel] */
+    float *keys, *rows;   /* [KEYS, channel] if they are not stored as fp32; [LANES, channel] */
     f8 flaw;              /* NaN once a score or a difference of scores is NaN */
 } ScoreTile;
 
@@ -57,7 +57,7 @@ static void load_queries(ScoreTile *tile, const TokenScores *job, int64_t choose
         }
 }
 
-/* Addresses of n keys in fp32; beyond them, where products read whole vectors, that of the last. */
+/* Addresses of n keys in fp32; beyond them, as products read whole vectors, that of the last. */
 static void load_keys(ScoreTile *tile, const TokenScores *job, const char *from, int n, const float **to) {
     const int64_t width = job->width, step = job->step[2] * bytes_of((int)job->kind);
     for (int j = 0; j < n; j++) {
@@ -129,7 +129,7 @@ static void compare(ScoreTile *tile, int64_t count, float *to) {
     }
 }
 
-/* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. Where a score is NaN, all are. */
+/* Scores of the first `keys` keys by `count` queries of a chooser, from `first` on. If a score is NaN, all are. */
 static void score_queries(ScoreTile *tile, const TokenScores *job, int64_t chooser, int64_t first, int64_t count,
                           int64_t keys, float *to) {
     shape_of((int)count, WIDEST, &tile->panels, &tile->wide);

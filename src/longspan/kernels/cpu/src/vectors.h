@@ -1,4 +1,4 @@
-/* Eight fp32 numbers at a time, in the vector extensions that gcc and clang share: any CPU. Sixteen where a processor
+/* Eight fp32 numbers at a time, in the vector extensions that gcc and clang share: any CPU. Sixteen if a processor
    computes them whole, with AVX-512's intrinsics for what the extensions have no word for. */
 
 #ifndef LONGSPAN_VECTORS_H
