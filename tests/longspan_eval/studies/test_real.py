@@ -15,7 +15,7 @@ from longspan.bundled import heldout_text, load_bundled
 from longspan.errors import LongspanError
 from longspan_eval.journal import read_samples
 from longspan_eval.planted import ROOM, TARGETS, says
-from longspan_eval.reading import PlantedReading, Asking
+from longspan_eval.reading import Asking, PlantedReading
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
 from longspan_eval.spec import parse_spec

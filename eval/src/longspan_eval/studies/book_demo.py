@@ -1,6 +1,6 @@
 """The demonstration on a real language model: a play is read beyond a declared window, and asked for what is in it.
 
-The window is smaller than the model's true one, so that the stock model, which sees all of the text, is the ceiling.
+The window is smaller than the model's true one, and the stock model, which sees all of the text in that, is what the method is compared with.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def run(console: Console, *, quiet: bool = False) -> dict[str, Any]:
         Way(f"stock, window {window_of(model):,}", parse_spec(STOCK)),
     ]
     console.print(
-        f"\n{KNOWN[MODEL].title} reads {LENGTH:,} tokens of {title}, in which {FACTS} sentences about people of no play "
-        f"are hidden, and is asked for each. A window of {WINDOW:,} tokens is declared. The model was trained on "
-        f"{window_of(model):,}, so that the last row shows what it could find at most.\n"
+        f"\n{KNOWN[MODEL].title} reads {LENGTH:,} tokens of {title}, in which {FACTS} sentences about people of no "
+        f"play are hidden, and is asked for each. A window of {WINDOW:,} tokens is declared. The model was trained on "
+        f"{window_of(model):,}, and the last row shows what it finds in that window.\n"
     )
     session, said = Session(model, tokenizer), []
     for way in ways:
