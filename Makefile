@@ -17,7 +17,7 @@ INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-exhaustive test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
+.PHONY: help demo test test-long test-exhaustive test-browser test-vllm sanitize vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
 
 help:
 	@echo "make demo       the bundled model, read at up to 8 times its window by most of the methods (one to three minutes)"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
 	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 4 GB; on a CPU)"
 	@echo "make test-vllm VLLM_RELEASE=0.32.0, make test-vllm VLLM_RELEASE=0.33.0  the same on the other releases that longspan knows"
+	@echo "make sanitize   the tests of attention and kernels, with the C under AddressSanitizer and UndefinedBehaviorSanitizer (gcc)"
 	@echo "make vllm-demo  vLLM serves the bundled model under DCA and is asked pass keys at 8 windows (same environment)"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
@@ -100,6 +101,12 @@ test-vllm: $(VLLM)/.ready
 
 vllm-demo: $(VLLM)/.ready
 	VLLM_TARGET_DEVICE=cpu OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
+
+# First whether they find anything at all. Python itself leaves memory to the end of the process, which is no leak.
+sanitize: $(READY)
+	export CC=$(CURDIR)/tests/support/sanitized.sh LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1; \
+		$(BIN)/python tests/support/sanitized.py && $(BIN)/python -m pytest -q tests/kernels tests/attend
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m long tests/kernels/test_kernel_threads.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
