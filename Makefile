@@ -17,7 +17,7 @@ INSTALL := -m pip --disable-pip-version-check install -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-exhaustive test-browser test-vllm vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
+.PHONY: help demo test test-long test-exhaustive test-browser test-vllm sanitize vllm-demo lint format docs examples bench bench-long bench-gpu bench-peers wheel wheel-test serve docs-check clean
 
 help:
 	@echo "make demo       the bundled model at up to 8 times its window, then a real one that reads a play (some five minutes)"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
 	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 4 GB; on a CPU)"
 	@echo "make test-vllm VLLM_RELEASE=0.32.0, make test-vllm VLLM_RELEASE=0.33.0  the same on the other releases that longspan knows"
+	@echo "make sanitize   the tests of attention and kernels, with the C under AddressSanitizer and UndefinedBehaviorSanitizer (gcc)"
 	@echo "make vllm-demo  vLLM serves the bundled model under DCA and is asked pass keys at 8 windows (same environment)"
 	@echo "make lint       ruff, mypy, and the schemas of GitHub's files"
 	@echo "make format     ruff's formatter and safe fixes"
@@ -101,6 +102,15 @@ test-vllm: $(VLLM)/.ready
 
 vllm-demo: $(VLLM)/.ready
 	VLLM_TARGET_DEVICE=cpu OMP_WAIT_POLICY=passive $(VLLM)/bin/python benchmarks/vllm_demo.py
+
+# First whether they find anything at all. The sanitizer's library needs that of C++ beside it, and Python leaves memory
+# to the end of the process, which is no leak. The test that is left out reads the compiler's vectors.
+sanitize: $(READY)
+	@export CC=$(CURDIR)/tests/support/sanitized.sh OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1; \
+		export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)"; \
+		$(BIN)/python tests/support/sanitized.py && $(BIN)/python -m pytest -q -n 2 tests/kernels tests/attend \
+		--deselect tests/kernels/test_build.py::test_a_number_for_sixteen_lanes_is_read_and_not_computed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m long tests/kernels/test_kernel_threads.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

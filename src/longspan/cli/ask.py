@@ -88,7 +88,7 @@ def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str
 
     name, facts = reader_of(path, model)
     loaded = load_model(name, window=facts.window, dtype=facts.dtype, device=device)
-    return Document.open(path, loaded, load_tokenizer(name), verify=verify, kv_tier=kv_tier)
+    return Document.open(path, loaded, load_tokenizer(name, loaded), verify=verify, kv_tier=kv_tier)
 
 
 def typed(text: str) -> None:

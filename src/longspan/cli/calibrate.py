@@ -78,7 +78,7 @@ def calibrate(
     from longspan.hf import calibrate_each, inspect, measure_recall
     from longspan.hf.calibration.calibrate import recall_span
 
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, loaded)
     console = notes(quiet)
     with refusals():
         report_ids = None

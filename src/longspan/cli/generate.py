@@ -54,7 +54,7 @@ def generate(
     from longspan.methods.parse import written
     from longspan.text.detokenize import TokenStreamer
 
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, loaded)
     inputs = _encode(tokenizer, text, chat).to(loaded.device)
     tokens = inputs["input_ids"].shape[1]
     with hushed(quiet), refusals():

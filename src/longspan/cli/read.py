@@ -92,7 +92,8 @@ def read(
     text_of = partial(_text, console=console, seconds=extract_seconds, memory=memory, size=size)
     read_in = [("standard input" if path == STDIN else path.name, text_of(path)) for path in texts]
     chosen = options.method_or_auto(method, settings or (), angles)
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet), load_tokenizer(model)
+    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    tokenizer = load_tokenizer(model, loaded)
     import longspan
     from longspan.documents.appending import append_texts
     from longspan.documents.folder import Folder

@@ -162,10 +162,8 @@ def serve(
             chosen = options.method_or_auto(method, (), None)
             check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
             reduced = None if calibration is None else longspan.Calibration.load(calibration)
-            loaded, tokenizer = (
-                load_model(model, window=window, dtype=dtype, device=device, quiet=quiet),
-                load_tokenizer(model),
-            )
+            loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+            tokenizer = load_tokenizer(model, loaded)
             report = longspan.extend(
                 loaded, chosen, window=window, calibration=reduced, length=length,
                 kv_tier=kv_tier,  # type: ignore[arg-type]  # checked above

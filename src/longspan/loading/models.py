@@ -51,7 +51,8 @@ def load(
         OSError: the copy of a GGUF file cannot be written.
     """
     given = fspath(name)
-    return load_model(given, dtype=dtype, device=device, quiet=quiet), load_tokenizer(given)
+    model = load_model(given, dtype=dtype, device=device, quiet=quiet)
+    return model, load_tokenizer(given, model)
 
 
 def load_model(
@@ -94,12 +95,30 @@ def load_model(
     return model.to(torch_device).eval()
 
 
-def load_tokenizer(name: str) -> Any:
-    """Load the tokenizer of a model; raises ``LongspanError`` if that fails."""
+def load_tokenizer(name: str, model: transformers.PreTrainedModel | None = None) -> Any:
+    """Load the tokenizer of a model.
+
+    Args:
+        model: that it has to fit, if one is given: an ordinary text never has a token without an embedding.
+
+    Raises:
+        LongspanError: it cannot be loaded, or is another model's.
+    """
     from transformers import AutoTokenizer
 
     with _loading(path_of(name), f"the tokenizer of {name}"):
-        return AutoTokenizer.from_pretrained(tokenizer_source(name))
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(name))
+    if model is not None:
+        rows = model.get_input_embeddings().weight.shape[0]
+        # Special tokens may be beyond: one for padding was often added to a tokenizer alone, and no text has it.
+        plain = [id for id, added in getattr(tokenizer, "added_tokens_decoder", {}).items() if not added.special]
+        needed = max([tokenizer.vocab_size, *(id + 1 for id in plain)])
+        if needed > rows:
+            raise LongspanError(
+                f"the tokenizer of {name} does not fit the model: its tokens go up to {needed - 1:,}, and the "
+                f"model has embeddings of {rows:,}; use the files that belong together"
+            )
+    return tokenizer
 
 
 def tokenizer_source(name: str) -> str:

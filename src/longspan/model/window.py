@@ -79,10 +79,10 @@ def trained_on(config: Any, window_given: int | None = None, *, model: str = "th
     source, read = (_DUAL, dual) if dual is not None else next(iter(stated.items()), ("", None))
     window = read if window_given is None else int(window_given)
     if window is None:
-        raise AttachError(
-            f"the config of {model} has no max_position_embeddings; pass window=, the number of tokens it was "
-            "trained on"
-        )
+        wrong = {name: value for name, value in values.items() if value is not None}
+        name, value = next(iter(wrong.items()), (_NAMES[0], None))
+        said = f"no {name}" if value is None else f"{name}={value!r}, which is no window"
+        raise AttachError(f"the config of {model} has {said}; pass window=, the number of tokens it was trained on")
     if window != read:
         chunks, source = None, "as given"
         if dual is not None:

@@ -29,6 +29,32 @@ def test_a_document_of_html_and_scripts_shows_as_text(opened, stub, url, ask, ex
     )
 
 
+def test_an_error_of_html_and_scripts_shows_as_text(opened, stub, url, tolerated, expect):
+    """Of an answer, of a reading, of the text, and of an upload, which the error names."""
+    tolerated += ["500", "404"]
+    stub.add("book.txt", "Nothing more is said in it.\n" * 40)
+    failed = stub.add("failed.txt", "x", status="failed")
+    stub.documents[failed]["error"] = HOSTILE
+    stub.refusals += [("/completions", 500, HOSTILE), ("/text", 404, HOSTILE)]
+    page = opened(url)
+    words = " ".join(HOSTILE.split())
+    page.locator(".doc", has_text="book.txt").locator(".name").click()
+    expect(page.locator("#send")).to_be_enabled()
+    page.get_by_label("Question about the document").fill("What?")
+    page.keyboard.press("Enter")
+    turn = page.locator(".turn").first
+    expect(turn).to_have_attribute("data-state", "failed")
+    expect(turn.locator(".error")).to_contain_text(words)
+    page.locator(".doc", has_text="failed.txt").locator(".name").click()
+    expect(page.locator("#page + .error, .error", has_text="{{constructor.constructor").first).to_be_attached()
+    stub.refusals += [("/v1/documents", 500, HOSTILE)]
+    page.locator("input[type=file]").set_input_files(
+        {"name": "<img src=x onerror=alert(7)>.txt", "mimeType": "text/plain", "buffer": b"words"}
+    )
+    expect(page.locator("#banner-words")).to_contain_text(words)
+    assert page.locator("img, iframe, svg, #evil, .panel script, #banner script, .error b").count() == 0
+
+
 def test_a_long_text_is_loaded_in_pieces(opened, stub, url, ask, expect):
     """Of 12 million characters a few thousand are on the page, wherever one looks."""
     lines = 170_000

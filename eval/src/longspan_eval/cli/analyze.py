@@ -81,7 +81,8 @@ def analyze(
     _check_source(task, file, prompt, answer, _given({"--samples": samples, "--seed": seed}))
     made = None if task is None else _synthetic(task)
     text = None if file is None else read_text(file)
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet), load_tokenizer(model)
+    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    tokenizer = load_tokenizer(model, loaded)
     import torch
 
     import longspan

@@ -146,7 +146,8 @@ def evaluate(
     if texts:
         check_texts(texts)
     # Here on the CPU, to be hashed and checked; the processes that read prompts load it where it is to run.
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device="cpu", quiet=quiet), load_tokenizer(model)
+    loaded = load_model(model, window=window, dtype=dtype, device="cpu", quiet=quiet)
+    tokenizer = load_tokenizer(model, loaded)
     subject = Subject.of(loaded, tokenizer, window=window)
     sizes = parse_lengths(lengths, subject.window)
     windows = None
@@ -266,7 +267,7 @@ def _load(name: str, window: int | None, dtype: str, device: str, kv_tier: KVTie
     from longspan_eval.session import Session
 
     model = load_model(name, window=window, dtype=dtype, device=device)
-    return Session(model, load_tokenizer(name), window=window, kv_tier=kv_tier)
+    return Session(model, load_tokenizer(name, model), window=window, kv_tier=kv_tier)
 
 
 def _command(

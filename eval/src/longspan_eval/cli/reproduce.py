@@ -113,7 +113,8 @@ def reproduce(
     folder = Path("reproduce") / chosen.name if out is None else out
     check_folder(folder)
     check_data(wanted, data_dir)
-    loaded, tokenizer = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet), load_tokenizer(model)
+    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    tokenizer = load_tokenizer(model, loaded)
     if given is not None:  # in the rows that take it, one of another model would be an error, hours later
         check_calibration(loaded, Calibration.load(given))
     if scale == "auto":

@@ -71,7 +71,7 @@ def tune(
     from longspan_eval.tune.report import report
     from longspan_eval.tune.run import Tuning, measure
 
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, loaded)
     subject = Subject.of(loaded, tokenizer, window=window)
     tokens = parse_length(length, subject.window)
     if tokens <= subject.window:
