@@ -1,6 +1,6 @@
 """The demonstration on a real language model: a play is read beyond a declared window, and asked for what is in it.
 
-The window is smaller than the model's true one, and the stock model, which sees all of the text in that, is what the method is compared with.
+The window is smaller than the model's own, in which the stock model sees all of the text, for comparison.
 """
 
 from __future__ import annotations
