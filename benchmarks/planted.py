@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 from longspan.errors import LongspanError
 from longspan.text.encode import beginning
 from longspan_eval import passkey
-from longspan_eval.planted import TARGETS, Item, Planted, draw_facts, evenly, plant, sentences
+from longspan_eval.planted import TARGETS, Planted, PlantedItem, draw_facts, evenly, plant, sentences
 from longspan_eval.tasks.fragments import opening, piece
 from longspan_eval.tasks.haystack import NOISE_LINE
 from longspan_eval.tasks.ruler_niah import NEEDLE, QUESTION, TASK
@@ -68,7 +68,7 @@ class Texts:
 
     def _parts(
         self, kind: str, number: int, rng: random.Random
-    ) -> tuple[str, tuple[Item, ...], Sequence[list[int]], int, str]:
+    ) -> tuple[str, tuple[PlantedItem, ...], Sequence[list[int]], int, str]:
         """What comes before the text, what is asked, the text's sentences, at which token it begins, and its name."""
         if kind == "facts":
             part, n = divmod(number, len(self._files))
@@ -87,17 +87,19 @@ class Texts:
         return before.rstrip("\n"), asked, units, number * PART, "essays"
 
 
-def _keys(rng: random.Random) -> tuple[Item, ...]:
+def _keys(rng: random.Random) -> tuple[PlantedItem, ...]:
     """Magic numbers of several keys, each asked for in RULER's words."""
     adjectives, nouns = rng.sample(ADJECTIVES, COUNT), rng.sample(NOUNS, COUNT)
     numbers = rng.sample(range(1_000_000, 10_000_000), COUNT)
     named = [(f"{adjective}-{noun}", str(n)) for adjective, noun, n in zip(adjectives, nouns, numbers, strict=True)]
     return tuple(
-        Item(" " + NEEDLE.format(values="numbers", key=key, value=value), QUESTION.format(**_NUMBER, query=key), value)
+        PlantedItem(
+            " " + NEEDLE.format(values="numbers", key=key, value=value), QUESTION.format(**_NUMBER, query=key), value
+        )
         for key, value in named
     )
 
 
-def _pass_key(rng: random.Random) -> tuple[Item, ...]:
+def _pass_key(rng: random.Random) -> tuple[PlantedItem, ...]:
     key = str(rng.randint(10_000, 99_999))
-    return (Item(passkey.NEEDLE.format(key=key).rstrip("\n"), passkey.QUESTION, key),)
+    return (PlantedItem(passkey.NEEDLE.format(key=key).rstrip("\n"), passkey.QUESTION, key),)

@@ -26,7 +26,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?;])(?<!Mr\.)(?<!Mrs\.)(?<!Dr\.) +(?=[A-Z\"'
 
 
 @dataclass(frozen=True)
-class Item:
+class PlantedItem:
     """One thing planted: the sentence that says it, what comes after the text to ask for it, and the answer."""
 
     statement: str
@@ -47,7 +47,7 @@ class Planted:
 
     input_ids: list[int]
     scored: tuple[int, ...]
-    asked: tuple[Item, ...]
+    asked: tuple[PlantedItem, ...]
     source: str
 
 
@@ -57,7 +57,7 @@ def plant(
     units: Sequence[list[int]],
     start: int,
     length: int,
-    asked: tuple[Item, ...],
+    asked: tuple[PlantedItem, ...],
     source: str,
     *,
     depths: Sequence[float],
@@ -97,7 +97,7 @@ def says(answer: str, value: str) -> bool:
     return re.search(rf"\b{re.escape(value)}\b", answer, re.IGNORECASE) is not None
 
 
-def draw_facts(rng: random.Random, text: str, count: int) -> tuple[Item, ...]:
+def draw_facts(rng: random.Random, text: str, count: int) -> tuple[PlantedItem, ...]:
     """Facts about nobody of the text, few of a kind, which the words of the question tell apart.
 
     Raises:
@@ -116,7 +116,7 @@ def draw_facts(rng: random.Random, text: str, count: int) -> tuple[Item, ...]:
             break
     frame = facts.FRAME.format(question="")
     return tuple(
-        Item(
+        PlantedItem(
             f" {fact.statement}",
             f"\n\n---\n\nA question about the text above. {fact.question.removeprefix(frame)}\n\nAnswer: {fact.answer}",
             fact.value,

@@ -26,7 +26,7 @@ NO_TIME = "not measured, for want of time"
 
 
 @dataclass(frozen=True)
-class Row:
+class Tried:
     """A candidate's figures.
 
     Attributes:
@@ -62,7 +62,7 @@ class Tuned:
         compared: texts that the candidates were compared on which the choice was made from.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Tried, ...]
     choice: Decision
     compared: int
     preset: Preset
@@ -152,7 +152,7 @@ def _too_few(tuning: Tuning, done: dict[tuple[int, int], Outcome]) -> str:
     )
 
 
-def _row(tuning: Tuning, done: dict[tuple[int, int], Outcome], row: int, chosen: int) -> Row:
+def _row(tuning: Tuning, done: dict[tuple[int, int], Outcome], row: int, chosen: int) -> Tried:
     spec = tuning.specs[row]
     method = spec.reaching(tuning.length)
     assert method is not None  # the stock model is no candidate
@@ -161,13 +161,13 @@ def _row(tuning: Tuning, done: dict[tuple[int, int], Outcome], row: int, chosen:
     failed = next((one.error for one in own.values() if one.error is not None), None)
     good = {text: one for text, one in own.items() if one.error is None}
     if failed is not None or not good:
-        return Row(name, window, error=failed or NO_TIME)
+        return Tried(name, window, error=failed or NO_TIME)
     right = [value for one in good.values() for value in one.found]
     pairs = [one.loss - done[chosen, text].loss for text, one in good.items() if (chosen, text) in done]
     mean = fmean(pairs)
     half = half_width(pairs) if len(pairs) > 1 else None
     decoded = [one.decoded for one in good.values() if one.decoded is not None]
-    return Row(
+    return Tried(
         name,
         window,
         len(good),
@@ -186,7 +186,7 @@ _CHOSEN = "texts", "found", "asked", "interval", "perplexity", "read_ms", "next_
 _BESIDE = "method", "window", "found", "asked", "ratio"
 
 
-def _short(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
+def _short(row: Tried, names: tuple[str, ...]) -> dict[str, Any]:
     """Some of a row's figures as a preset has them, numbers in five digits."""
     return {name: _digits(value) for name in names if (value := getattr(row, name)) is not None}
 
@@ -197,7 +197,7 @@ def _digits(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def _cells(row: Row, *, chosen: bool) -> Iterator[str]:
+def _cells(row: Tried, *, chosen: bool) -> Iterator[str]:
     yield row.method
     yield f"{row.window:,}"
     if row.perplexity is None or row.ratio is None or row.read_ms is None:
