@@ -77,6 +77,14 @@ def copy(out, target):
         (target / path.name).write_bytes(path.read_bytes())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def as_quick_as_others():
+    """The script lowers its priority, which a process cannot raise again: later tests of it would be slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.nice", lambda by: 0)
+        yield
+
+
 @pytest.fixture(scope="module", params=[pytest.param(how, marks=pytest.mark.long) for how in ("at once", "killed")])
 def out(request, tmp_path_factory):
     """A table, made at once; and one whose run was killed after a few samples, and then taken up again."""
