@@ -394,7 +394,7 @@ def soak(options: argparse.Namespace) -> int:
 def plot(out: Path, picture: Path) -> None:
     import matplotlib
 
-    matplotlib.use("svg")
+    matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
     with (out / "samples.csv").open() as file:
@@ -410,7 +410,7 @@ def plot(out: Path, picture: Path) -> None:
             if before["life"] != after["life"]:
                 axis.axvline(float(after["minute"]), color="0.8", linewidth=0.8, zorder=0)
     axes[-1].set_xlabel("minutes (lines: the server was killed)")
-    figure.savefig(picture)
+    figure.savefig(picture, dpi=90)
 
 
 def main() -> None:

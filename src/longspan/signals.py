@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM: one line on stderr, exit code 130 or 143, and no process left behind.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP: one line on stderr, exit code 130, 143 or 129, and no process left behind.
 
 This module imports only the standard library, so that a command line can call ``install`` before slow imports.
 """
@@ -15,6 +15,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+if hasattr(signal, "SIGHUP"):  # not on Windows
+    WORDS[signal.SIGHUP] = "hung up"  # its terminal was closed
 _RESEND_AFTER = 0.02  # seconds until a signal that could not be raised is sent again
 _PATIENCE = 2.0  # seconds for the main thread to notice a signal; inside a kernel it cannot
 

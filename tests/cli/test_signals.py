@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any moment: one line, 130 or 143, and nobody left."""
+"""Ctrl-C, SIGTERM and SIGHUP at any moment: one line, 130, 143 or 129, and nobody left."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 
 from longspan import signals
 from longspan_eval import pool
+from support.sessions import RUN, left_of
 
 pytestmark = [
     pytest.mark.hostile,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc"),
 ]
 
-INT, TERM = signal.SIGINT, signal.SIGTERM
-RUN = [sys.executable, "-c", "from longspan.cli import main; main()"]
+INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +48,6 @@ def catches(pid, number):
     status = Path(f"/proc/{pid}/status").read_text()
     mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(mask, 16) >> (number - 1) & 1)
-
-
-def left_of(session):
-    """The processes of a session that are still there."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-            except OSError:
-                continue
-            if int(of) == session and state != "Z":
-                found.append(folder.name)
-    return found
 
 
 def stopped(args, place, number, after, to_all):
@@ -99,7 +85,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize(("number", "after"), [(INT, 0.0), (TERM, 0.4)])
+@pytest.mark.parametrize(("number", "after"), [(INT, 0.0), (TERM, 0.4), (HUP, 0.2)])
 def test_while_it_imports(place, number, after):
     check(DEMO, place, number, after, to_all=True)
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import uvicorn
 
+from longspan import signals
 from longspan.serve.app import build
 from longspan.serve.connections import connections
 from longspan.serve.demo import add_demo
 from longspan.serve.host import Host
 from longspan.serve.sockets import cannot_listen
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = tuple(signals.WORDS)
 # asyncio accepts so many at a time, before it hands the first over; all others wait in the system's queue.
 _ACCEPTED_AT_ONCE, _QUEUE = 8, 1024
 _SHUTDOWN_SECONDS = 30  # for clients that neither read nor finish their request, once all is answered

@@ -1,0 +1,22 @@
+"""Commands in a session of their own, as a terminal starts them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+RUN = [sys.executable, "-c", "from longspan.cli import main; main()"]
+
+
+def left_of(session: int) -> list[str]:
+    """The processes of a session that are still there."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue
+            if int(of) == session and state != "Z":
+                found.append(folder.name)
+    return found
