@@ -22,6 +22,7 @@ from longspan.serve.host import Host
 from longspan.serve.sockets import cannot_listen
 
 _SIGNALS = tuple(signals.WORDS)
+_ALWAYS = (signal.SIGINT, signal.SIGTERM)
 # asyncio accepts so many at a time, before it hands the first over; all others wait in the system's queue.
 _ACCEPTED_AT_ONCE, _QUEUE = 8, 1024
 _SHUTDOWN_SECONDS = 30  # for clients that neither read nor finish their request, once all is answered
@@ -48,11 +49,13 @@ class Server(uvicorn.Server):
             yield
             return
         loop = asyncio.get_running_loop()
+        # Under nohup the server outlives its terminal.
+        numbers = [x for x in _SIGNALS if x in _ALWAYS or signal.getsignal(x) is not signal.SIG_IGN]
         try:
-            for number in _SIGNALS:
+            for number in numbers:
                 loop.add_signal_handler(number, self.end)
         except NotImplementedError:  # Windows
-            for number in _SIGNALS:
+            for number in numbers:
                 signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.end))
         yield
 
