@@ -114,8 +114,9 @@ def test_at_every_point(place, command):
         code, err, left, files, _ = run_once(place, command, number, after)
         lines = [line for line in err.splitlines() if line.strip()]
         ended = number != signal.SIGPIPE and code == 128 + number
-        stopped += ended
-        said = lines[-1:] == [f"longspan: {signals.WORDS[number]}"] if ended else code == usual
+        early = code == -number and not err  # Python had not begun to run the program
+        stopped += ended or early
+        said = lines[-1:] == [f"longspan: {signals.WORDS[number]}"] if ended else early or code == usual
         said = said or (ended and command == "eval" and lines[-1].startswith("stopped, with "))
         if not said or left or files or "Traceback" in err or "Exception ignored" in err or not whole(place):
             wrong.append((number.name, round(after, 2), code, err[-400:], left, files))
