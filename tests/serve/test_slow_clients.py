@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -14,6 +15,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from longspan.serve.security import Guard
 from support.serving import chat, wait_for
 from support.serving_process import Process
 
@@ -172,6 +174,38 @@ def test_two_lengths_of_a_body(start, connect, quiet, path):
     both = head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n"
     status, body = answer(connect(served, both))
     assert status == 400 and body["error"]["code"] == "ambiguous_length"
+
+
+def test_who_has_an_answer_may_ask_again_at_once():
+    """Its place is free as soon as the answer is complete, though its route has not returned."""
+    returned = asyncio.Event()
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        await returned.wait()
+
+    guard = Guard(app, api_key=None, loopback=True, max_body=1, most=1, most_of_address=1, requested=lambda *_: None)
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+
+    async def status():
+        told = []
+
+        async def send(message):
+            told.append(message)
+
+        request = asyncio.create_task(guard(scope, None, send))
+        while not told or told[-1]["type"] != "http.response.body":
+            await asyncio.sleep(0)
+        return request, told[0]["status"]
+
+    async def statuses():
+        answers = [await status() for _ in range(3)]
+        returned.set()
+        await asyncio.gather(*(request for request, _ in answers))
+        return [number for _, number in answers]
+
+    assert asyncio.run(statuses()) == [200, 200, 200]
 
 
 def test_who_reads_nothing_is_let_go(start, connect, quiet, monkeypatch):

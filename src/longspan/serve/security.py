@@ -6,7 +6,7 @@ import asyncio
 import hmac
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -62,7 +62,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, head = False, scope["method"] == "HEAD"
+        begun, head, place = False, scope["method"] == "HEAD", ExitStack()
         if head:
             scope = {**scope, "method": "GET"}
 
@@ -81,9 +81,12 @@ class Guard:
             await send(message)
             if head:  # ends here: the connection's next request would wait for the end of a stream
                 await send({"type": "http.response.body"})
+            if head or (message["type"] == "http.response.body" and not message.get("more_body")):
+                place.close()  # a client may send its next request as soon as the answer is complete
 
         try:
-            with self._place(scope):
+            with place:
+                place.enter_context(self._place(scope))
                 self._check(scope["path"], Headers(scope=scope))
                 await self._app(scope, self._limited(receive), guarded)
         except ApiError as error:
