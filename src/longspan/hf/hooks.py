@@ -278,11 +278,11 @@ class Attachment(NeverCopied):
     @contextmanager
     def attended_by(self, run: StoredRun) -> Iterator[None]:
         """In this thread's forwards inside, ``run`` attends and nobody checks padding and cache."""
-        self._local.run = run
+        before, self._local.run = getattr(self._local, "run", None), run
         try:
             yield
         finally:
-            self._local.run = None
+            self._local.run = before
 
     @property
     def running(self) -> Forward | None:
