@@ -70,7 +70,7 @@ def test_which_backends_are_considered():
 def test_a_backend_of_another_package(monkeypatch):
     """Two files: the backend with its implementations, and the import of it."""
     monkeypatch.setattr(dispatch, "BACKENDS", dict(dispatch.BACKENDS))
-    other = register(Backend("other", "meta", note="of others"))
+    other = register(Backend("other", "meta", title="kernels of others"))
     monkeypatch.setattr(BANDED, "implementations", dict(BANDED.implementations))
     BANDED.register(Implementation(other, lambda job: job))
     assert BANDED.choose("auto", OTHER).run("job") == "job" == BANDED.choose("other", CPU).run("job")

@@ -28,7 +28,7 @@ TRITON = register(
         "triton",
         "cuda",
         tiles.unsupported_reason,
-        note="Triton; torch operations if it does not apply",
+        title="Triton kernels",
         many_chunks=True,
     )
 )
@@ -37,7 +37,7 @@ COMPILED = register(
         "compiled",
         "cpu",
         cpu.unsupported_reason,
-        note="C kernels; torch operations if they do not apply",
+        title="C kernels",
         details=cpu.compiler_version,
         in_c=True,
         many_chunks=True,

@@ -25,7 +25,7 @@ class Backend:
         name: its name as ``impl=`` takes it.
         device: the type of the devices on which ``"auto"`` takes it; ``"any"`` for all; None if it runs only by name.
         unsupported: a function of tensors that returns why no kernel of it can run on them, or None.
-        note: the words of a report on ``"auto"``, if it takes this backend first.
+        title: its kernels in a report: ``"C kernels"``.
         details: a function that returns the version of a compiler, or None.
         in_c: whether scores, choices and whole decoding steps run in C beside its kernels.
         many_chunks: whether its kernels take several query chunks, each with tokens of its own, in one call.
@@ -34,7 +34,7 @@ class Backend:
     name: str
     device: str | None
     unsupported: Callable[..., str | None] = lambda *_: None
-    note: str = ""
+    title: str = ""
     details: Callable[[], str | None] = lambda: None
     in_c: bool = False
     many_chunks: bool = False

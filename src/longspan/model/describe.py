@@ -56,9 +56,11 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
     if reason is not None and impl != "auto":
         raise LongspanError(f"impl={impl!r} cannot run: {reason}; leave impl out")
     if reason is not None:
-        note = f"no C kernels, so decoding is several times slower: {reason}" if backend.in_c else None
-        return "auto (torch operations)", note
-    words = f"auto ({backend.note or 'torch operations'})" if impl == "auto" else impl
+        return "auto (torch operations)", f"no {backend.title}, so decoding is several times slower: {reason}"
+    words = impl
+    if impl == "auto":
+        first = f"{backend.title}; " if backend.title else ""
+        words = f"auto ({first}torch operations{' if they do not apply' if first else ''})"
     details = backend.details()
     return words if details is None else f"{words}; by {details}", None
 
