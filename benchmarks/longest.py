@@ -28,6 +28,7 @@ import longspan
 from longspan.attend import Observer
 from longspan.bundled import heldout_text, load_bundled
 from longspan.documents.contents import attached
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.methods import METHODS
 from longspan.oracle import oracle
 from longspan.positions import FarPosition, InOrder
@@ -130,14 +131,14 @@ def measure(method: str, tokens: int) -> dict[str, Any]:
         place = int(share * tokens) - 1
         for start in range(past, place, CHUNK):
             stop = min(start + CHUNK, place)
-            model(input_ids=ids[:, start:stop], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            model(input_ids=ids[:, start:stop], **{CACHE_ARGUMENT: cache}, use_cache=True, logits_to_keep=1)
         if place == tokens - 1:
             peak, seconds, other = status("VmHWM"), time.process_time() - began, deepcopy(cache)
-        logits = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True).logits[0, -1]
+        logits = model(input_ids=ids[:, place : place + 1], **{CACHE_ARGUMENT: cache}, use_cache=True).logits[0, -1]
         past = place + 1
     errors = list(watched.errors)
     watched.replaces = True
-    exact = model(input_ids=ids[:, -1:], past_key_values=other, use_cache=True).logits[0, -1]
+    exact = model(input_ids=ids[:, -1:], **{CACHE_ARGUMENT: other}, use_cache=True).logits[0, -1]
     return {
         "method": method, "options": str(report.method), "tokens": tokens, "mib": round((peak - before) / 2**20),
         "seconds": round(seconds), "attention": max(errors), "logits": float((logits - exact).abs().max()),
@@ -159,7 +160,10 @@ def main() -> None:
     for method in options.methods.split(","):
         words = ["--out", options.out, "--alone", method, "--tokens", options.tokens]
         done = subprocess.run([sys.executable, __file__, *map(str, words)], capture_output=True, text=True)
-        said = done.stdout.strip() or json.dumps({"method": method, "refused": done.stderr.strip().splitlines()[-1]})
+        said = done.stdout.strip()
+        if done.returncode:
+            last = "" if done.returncode < 0 else (done.stderr.strip().splitlines() or [""])[-1]
+            said = json.dumps({"method": method, "failed": last or f"ended by signal {-done.returncode}"})
         print(said, flush=True)
         with (options.out / "longest.jsonl").open("a") as file:
             file.write(said + "\n")
