@@ -172,6 +172,26 @@ def test_sigterm_answers_what_was_asked_and_ends(tmp_path):
 
 
 @pytest.mark.long
+def test_a_closed_terminal_ends_it(tmp_path):
+    served = Process(tmp_path / "documents")
+    served.process.send_signal(signal.SIGHUP)
+    assert served.wait() == (0, "")
+
+
+@pytest.mark.long
+def test_under_nohup_it_outlives_its_terminal(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup starts it
+    try:
+        served = Process(tmp_path / "documents")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    served.process.send_signal(signal.SIGHUP)
+    answer = served.http.post("/v1/chat/completions", json=chat("The road", model="bundled"))
+    assert answer.status_code == 200 and served.http.get("/health/ready").status_code == 200
+    assert served.end() == (0, "")
+
+
+@pytest.mark.long
 def test_a_second_signal_ends_at_once(tmp_path):
     served = Process(tmp_path / "documents")
     body = chat("The road", model="bundled", max_tokens=100_000, stream=True)
