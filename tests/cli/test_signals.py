@@ -15,7 +15,7 @@ import pytest
 
 from longspan import signals
 from longspan_eval import pool
-from support.sessions import RUN, left_of
+from support.sessions import RUN, hangups, left_of
 
 pytestmark = [
     pytest.mark.hostile,
@@ -36,9 +36,10 @@ def begin(args, place):
     """The process, as soon as it deals with signals; in a session of its own, as a terminal's."""
     if args[0] == "eval":  # into a folder of its own: one that goes on from another's samples may be done too soon
         args = [*args[:-1], mkdtemp(dir=place)]
-    process = subprocess.Popen(
-        [*RUN, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=place
-    )
+    with hangups(signal.SIG_DFL):
+        process = subprocess.Popen(
+            [*RUN, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=place
+        )
     while process.poll() is None and not catches(process.pid, TERM):
         time.sleep(0.002)
     return process

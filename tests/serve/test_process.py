@@ -24,6 +24,7 @@ from longspan.serve.sockets import bound
 from support.command_line import run  # noqa: F401  a fixture
 from support.serving import QUESTION, chat, events, wait_for
 from support.serving_process import Process
+from support.sessions import hangups
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -173,18 +174,16 @@ def test_sigterm_answers_what_was_asked_and_ends(tmp_path):
 
 @pytest.mark.long
 def test_a_closed_terminal_ends_it(tmp_path):
-    served = Process(tmp_path / "documents")
+    with hangups(signal.SIG_DFL):
+        served = Process(tmp_path / "documents")
     served.process.send_signal(signal.SIGHUP)
     assert served.wait() == (0, "")
 
 
 @pytest.mark.long
 def test_under_nohup_it_outlives_its_terminal(tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup starts it
-    try:
+    with hangups(signal.SIG_IGN):
         served = Process(tmp_path / "documents")
-    finally:
-        signal.signal(signal.SIGHUP, before)
     served.process.send_signal(signal.SIGHUP)
     answer = served.http.post("/v1/chat/completions", json=chat("The road", model="bundled"))
     assert answer.status_code == 200 and served.http.get("/health/ready").status_code == 200

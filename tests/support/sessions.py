@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 RUN = [sys.executable, "-c", "from longspan.cli import main; main()"]
+
+
+@contextmanager
+def hangups(handler: signal.Handlers) -> Iterator[None]:
+    """What is started inside ends by SIGHUP (``SIG_DFL``) or, as under nohup, ignores it (``SIG_IGN``)."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def left_of(session: int) -> list[str]:
