@@ -24,7 +24,7 @@ help:
 	@echo "make serve      a server with the bundled model and a document already read; its page is at 127.0.0.1:8000"
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
-	@echo "make test-exhaustive  500 random histories of a cache for each method and tier, 100 prompts with guesses for each method, 300 that reuse others in the server (hours)"
+	@echo "make test-exhaustive  500 random histories of a cache for each method and tier, 100 prompts with guesses for each method, 300 that reuse others in the server, signals at 30 points of each command (hours)"
 	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
 	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 4 GB; on a CPU)"
 	@echo "make test-vllm VLLM_RELEASE=0.32.0, make test-vllm VLLM_RELEASE=0.33.0  the same on the other releases that longspan knows"
@@ -81,7 +81,7 @@ test-long: $(EXTRAS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -n 2 --hypothesis-seed=0 tests/longspan_eval/lm_eval_harness tests/hf/test_graphs.py tests/kernels/test_triton*.py tests/kernels/test_scores.py
 
 test-exhaustive: $(READY)
-	OMP_NUM_THREADS=1 LONGSPAN_HISTORIES=500 LONGSPAN_PROMPTS=100 LONGSPAN_REUSED=300 $(BIN)/python -m pytest -q -n 2 -m long tests/hf/test_histories.py tests/hf/test_dropped.py tests/serve/test_reuse.py
+	OMP_NUM_THREADS=1 LONGSPAN_HISTORIES=500 LONGSPAN_PROMPTS=100 LONGSPAN_REUSED=300 LONGSPAN_POINTS=30 $(BIN)/python -m pytest -q -n 2 -m long tests/hf/test_histories.py tests/hf/test_dropped.py tests/serve/test_reuse.py tests/cli/test_signals_everywhere.py
 
 # The system's Chromium: Playwright's own is a download from elsewhere.
 test-browser: $(BROWSER)

@@ -6,6 +6,7 @@ This module imports only the standard library, so that a command line can call `
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -163,7 +164,7 @@ def _flush() -> None:
 
 
 def _end_workers() -> None:
-    """Kill the processes that multiprocessing started, if it was imported."""
+    """Kill the processes that multiprocessing started, if it was imported, and remove their folder of sockets."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is None:
         return
@@ -173,3 +174,5 @@ def _end_workers() -> None:
     server = sys.modules.get("multiprocessing.forkserver")
     with suppress(Exception):  # the server ends after this process, but only once its imports are complete
         os.kill(server._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[union-attr]
+    with suppress(Exception):  # multiprocessing removes it in an exit that does not come
+        shutil.rmtree(processes.current_process()._config["tempdir"])

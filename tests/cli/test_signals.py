@@ -15,7 +15,7 @@ import pytest
 
 from longspan import signals
 from longspan_eval import pool
-from support.sessions import RUN, hangups, left_of
+from support.sessions import RUN, catches, hangups, left_of
 
 pytestmark = [
     pytest.mark.hostile,
@@ -43,12 +43,6 @@ def begin(args, place):
     while process.poll() is None and not catches(process.pid, TERM):
         time.sleep(0.002)
     return process
-
-
-def catches(pid, number):
-    status = Path(f"/proc/{pid}/status").read_text()
-    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def stopped(args, place, number, after, to_all):

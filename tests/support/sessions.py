@@ -33,3 +33,10 @@ def left_of(session: int) -> list[str]:
             if int(of) == session and state != "Z":
                 found.append(folder.name)
     return found
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process handles a signal itself."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
