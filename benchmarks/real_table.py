@@ -49,7 +49,7 @@ class Block:
 
 def chunks(length: int, count: int, *scores: str, local: int = 2) -> tuple[str, ...]:
     """LongHeads at a chunk length, a number of chunks and one of local chunks, by each score."""
-    sizes = f"chunk_length={length},num_chunks={count},local_chunks={local}"
+    sizes = f"chunk_length={length},num_chunks={count}{'' if local == 2 else f',local_chunks={local}'}"
     return tuple(parse_spec(f"longheads:{sizes},score={score}").label for score in scores)
 
 
@@ -61,6 +61,11 @@ SIZES = (  # as many tokens kept and local as LongHeads' own 64 x 16
     *chunks(32, 32, "bounds", local=4), *chunks(8, 128, "bounds", local=16),
     *chunks(16, 64, "mean", "representation", local=8),
 )  # fmt: skip
+REMAPS = tuple(
+    parse_spec(f"{row},remap={remap}").label
+    for row in (*chunks(16, 64, "bounds", local=8), *chunks(8, 128, "bounds", local=16))
+    for remap in ("far", "dca")
+)
 OTHERS = ("infllm", "self-extend", "yarn")
 REST = (
     "rerope", "streaming-llm", "lm-infinite", "esa:share=head", *chunks(16, 64, "mean"),
@@ -77,9 +82,12 @@ BLOCKS: Mapping[str, tuple[Block, ...]] = {
         *(Block("facts", 1024, 4096, 0, 6, rows) for rows in (MAIN, SHARES, SIZES, OTHERS)),
         Block(
             "facts", 8192, 16_384, 0, 2,
-            (*FAR, "esa:share=group", "esa:local=1024,top_k=1024,query_chunk=256", STOCK,
-             *chunks(16, 512, "bounds", local=8), *chunks(16, 128, "bounds", local=8), "yarn"),
+            (*FAR, "esa:share=group", "longheads:chunk_length=16,score=bounds", STOCK, "yarn",
+             "esa:local=1024,top_k=1024,query_chunk=256", *chunks(16, 512, "bounds", local=8),
+             *chunks(16, 128, "bounds", local=8)),
         ),
+        Block("facts", 8192, 16_384, 2, 5, (*FAR, "esa:share=group", "longheads:chunk_length=16,score=bounds", "yarn")),
+        Block("facts", 1024, 4096, 0, 6, REMAPS),
         Block("facts", 2048, 16_384, 0, 2, (*FAR, "esa:share=group", *chunks(16, 128, "bounds", local=8))),
         Block("facts", 1024, 4096, 6, 10, HUNDRED),
         *(Block(kind, 1024, 4096, 0, 4, (*MAIN, *SHARES)) for kind in ("keys in noise", "keys in essays")),

@@ -95,6 +95,7 @@ CHOOSING = {
     "longheads-mean-head": longspan.LongHeads(**FEW, score="mean", share="head", remap="far"),
     "longheads-submeans": longspan.LongHeads(**FEW, score="submeans", first_chunk=False),
     "longheads-bounds-layer": longspan.LongHeads(**FEW, score="bounds", share="layer"),
+    "longheads-blocks": longspan.LongHeads(chunk_length=2, score="bounds"),
     "esa": longspan.ESA(top_k=6),
     "esa-group-rotated": longspan.ESA(top_k=6, share="group", score_at=7, proximity=0),
     "esa-calibrated": longspan.ESA(top_k=6),

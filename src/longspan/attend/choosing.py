@@ -135,8 +135,9 @@ class Chooser:
         return positions[:1] if positions is not None and bool((positions == positions[:1]).all()) else positions
 
     def window_table(self, table: Table, device: torch.device) -> CosSin:
-        """cos and sin of every position in the window, ``[L, r / 2]`` each."""
+        """cos and sin of every position in the window, ``[L, r / 2]`` each; of more if units are stored in blocks."""
         tables = self._tables.setdefault(table, {})
         if device not in tables:
-            tables[device] = cos_sin(table, torch.arange(self.window), device)
+            more = (self.positions.stored_in(self.selection.always()) - 1) * self.selection.size
+            tables[device] = cos_sin(table, torch.arange(self.window + more), device)
         return tables[device]

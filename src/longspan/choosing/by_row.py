@@ -36,10 +36,11 @@ class ByRow(Choosing):
             at = positions.places(i, units.shape[-1], kept)
             follows_order = at is not None
             at = positions.units(i, units, kept) if at is None else at
-            check_positions(at, len(table[0]), positions)
+            check_positions(at, len(table[0]) - (positions.stored_in(kept) - 1) * self.size, positions)
             at = at.to(queries.q.device)
             if follows_order:
                 positions_of[key] = at
+        at = moved(at, units, self.size, positions.stored_in(self.always()))
         return PerRow(units=units, size=self.size, positions=at, table=table, **queries.gathered(r0, r1))
 
     def places(self, positions: ChosenPositionMap, i: Tensor) -> Tensor | None:
@@ -62,3 +63,8 @@ def check_positions(at: Tensor, count: int, positions: ChosenPositionMap) -> Non
             f"{type(positions).__name__} sees chosen keys from positions {low} to {high}, outside of the {count} "
             "positions of the window; its positions are at least 0 and at most its reach"
         )
+
+
+def moved(at: Tensor, units: Tensor, size: int, block: int) -> Tensor:
+    """Positions ``at`` of ``ChosenPositionMap.places`` for ``units`` ``[B, S, T, m]`` that are stored in blocks."""
+    return at if block == 1 else at + units % block * size

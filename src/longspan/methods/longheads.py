@@ -28,10 +28,12 @@ class LongHeads(Method):
     all keys, unless ``dense`` says fewer. Time is linear in the length.
 
     Args:
-        chunk_length: ``l``, the tokens of a chunk (default ``L / 16``).
-        num_chunks: ``k``, the chunks of a query (default 16, fewer if ``k · l`` would exceed ``L``).
-        local_chunks: the number of most recent chunks, always kept, including the query's own. Eq 3 has 1; the authors'
-            code keeps 2, because a chunk with few tokens so far is too little local context.
+        chunk_length: ``l``, the tokens of a chunk (default ``L / 16``). On real models shorter chunks find more: set
+            16 (``docs/real-models.md``).
+        num_chunks: ``k``, the chunks of a query (default as many as ``L`` tokens hold).
+        local_chunks: the number of most recent chunks, always kept, including the query's own (default as many as
+            ``L / 8`` tokens hold, at least 2; 2 if ``num_chunks`` is given). Eq 3 has 1; the authors' code keeps 2,
+            because a chunk with few tokens so far is too little local context.
         share: the heads that choose together, by the sum of their scores: ``"group"``, the ``H / Hkv`` query heads of
             a key head, which reads ``H / Hkv`` times fewer bytes; ``"head"``, each query head alone, as in the paper,
             whose models have one query head per key head; ``"layer"``, all heads ("heads fixed" in the paper's
@@ -51,7 +53,7 @@ class LongHeads(Method):
     paper = "Lu et al., 2024, arXiv 2402.10685"
     chunk_length: int | None = None
     num_chunks: int | None = None
-    local_chunks: int = 2
+    local_chunks: int | None = None
     share: Share = "group"
     score: ChunkScore = "representation"
     first_chunk: bool = True
@@ -66,12 +68,15 @@ class LongHeads(Method):
         self.require("far requires remap='far'", self.far is None or self.remap == "far", "remap")
         check_dense(self, self.dense)
         rule = "num_chunks > local_chunks + first_chunk, which leaves chunks to choose"
-        leaves_some = self.num_chunks is None or self.num_chunks > self.local_chunks + self.first_chunk
+        local = 2 if self.local_chunks is None else self.local_chunks
+        leaves_some = self.num_chunks is None or self.num_chunks > local + self.first_chunk
         self.require(rule, leaves_some, "num_chunks", "local_chunks", "first_chunk")
 
     def defaults(self, window: int) -> dict[str, Any]:
         size = max(window // 16, 1) if self.chunk_length is None else self.chunk_length
-        sizes = {"chunk_length": size, "num_chunks": min(16, window // size)}
+        count = min(16, window // size) if self.chunk_length is None else window // size
+        local = 2 if self.chunk_length is None or self.num_chunks is not None else max(window // 8 // size, 2)
+        sizes = {"chunk_length": size, "num_chunks": count, "local_chunks": local}
         return {**sizes, "far": window // 2} if self.remap == "far" else sizes
 
     def check_window(self, window: int) -> None:
@@ -90,14 +95,14 @@ class LongHeads(Method):
         from longspan.choosing.chunks import Chunks
 
         size, count = self._lk
-        return Chunks(
-            size, count, self.local_chunks, self.first_chunk, self.share, self.score, self.plain_queries(window)
-        )
+        local = resolved(self.local_chunks)
+        return Chunks(size, count, local, self.first_chunk, self.share, self.score, self.plain_queries(window))
 
     def positions(self, window: int) -> ChosenPositionMap:
         if self.remap == "dca":
             return Chunked.over(self._lk[0], window)
-        return InOrder() if self.far is None else FarPosition(self.far)
+        size = self._lk[0]
+        return InOrder(max(window // 16 // size, 1)) if self.far is None else FarPosition(self.far)
 
     def plain_queries(self, window: int) -> int:
         size, count = self._lk

@@ -92,6 +92,13 @@ class ChosenPositionMap(PositionMap):
         """
         raise NotImplementedError
 
+    def stored_in(self, kept: AlwaysKept) -> int:
+        """Units of a block: ``places`` has unit ``u`` stored from 0 on, and it is from ``(u mod block) · size`` on.
+
+        The query's position for the unit is moved by as much.
+        """
+        return 1
+
     def units(self, i: Tensor, units: Tensor, kept: AlwaysKept) -> Tensor:
         """Query positions ``[B, S, T, m]`` (int64, CPU) for the units ``[B, S, T, m]`` of queries ``i`` ``[T]``."""
         raise NotImplementedError

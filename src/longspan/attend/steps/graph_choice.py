@@ -12,7 +12,7 @@ from longspan.attend.choosing import Chooser
 from longspan.attend.layer import LayerCall
 from longspan.attend.steps.filled import HostFilled
 from longspan.attend.tables import Tables
-from longspan.choosing.by_row import check_positions
+from longspan.choosing.by_row import check_positions, moved
 from longspan.choosing.queries import QueryBlock, Shared
 from longspan.choosing.selector import Selector
 from longspan.errors import LongspanError
@@ -144,7 +144,9 @@ class RecordedChoice:
         if self._chooser.selection.by_query_chunk:  # all are seen from one position
             cos, sin = (x.index_select(0, positions[0, :1]) for x in table)
             return PerQueryChunk(tokens=chosen, cos_sin=((cos, sin),), **common)
-        return PerRow(units=chosen, size=self._chooser.selection.size, positions=positions, table=table, **common)
+        size, block = self._chooser.selection.size, self._chooser.positions.stored_in(self._chooser.selection.always())
+        at = moved(positions, chosen, size, block)
+        return PerRow(units=chosen, size=size, positions=at, table=table, **common)
 
     def _which_choose(self, past: int) -> tuple[bool, ...]:
         first = self._chooser.selection.first_query

@@ -246,7 +246,10 @@ class TokenStep:
             scored = self._tables.scored_rotation
             assert tables.positions is not None  # see ``_method_reason``
             positions = ChosenPositions(
-                self._tables.chosen_rotation, tables.positions, self._chooser.window_table(table, torch.device("cpu"))
+                self._tables.chosen_rotation,
+                tables.positions,
+                self._chooser.window_table(table, torch.device("cpu")),
+                self._chooser.positions.stored_in(self._chooser.selection.always()),
             )
             scored_keys = None if scored is None else keys[scored]
             scoring = selector.scoring(rows, pad, scored_keys, heads, values.shape[1], positions)

@@ -188,6 +188,7 @@ class DecodeKernel:
             positions=positions.data_ptr(),
             position_step=positions.stride(0) if len(positions) > 1 else 0,
             position_rows=len(positions),
+            block=scoring.positions.block,
             table=packing.table(table, rope),
         )
         return query, choice, units

@@ -33,11 +33,13 @@ class ChosenPositions:
         rotation: the number of the stored rotation that is read.
         positions: ``[T, m]`` or ``[1, m]`` int64.
         table: cos and sin ``[P, r / 2]`` by position.
+        block: the position for unit ``u`` of ``size`` tokens is ``(u mod block) · size`` more.
     """
 
     rotation: int
     positions: Tensor
     table: CosSin
+    block: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,9 +66,15 @@ class DecodeReference:
         weighted = scores.softmax(dim=-1) @ torch.cat([part for _, part in parts], dim=2)
         return weighted.to(q.dtype).transpose(1, 2)
 
-    def _part(self, q: Tensor, cos_sin: CosSin, row: int, keys: Tensor, where: slice | Tensor) -> tuple[Tensor, Tensor]:
-        """Scores ``[B, H, 1, n]`` and values ``[B, H, n, Dv]`` of tokens: a range, or ``[B, H, n]``."""
-        cos, sin = (x[row, None].double() for x in cos_sin)
+    def _part(
+        self, q: Tensor, cos_sin: CosSin, row: int | Tensor, keys: Tensor, where: slice | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Scores ``[B, H, 1, n]`` and values ``[B, H, n, Dv]`` of tokens: a range, or ``[B, H, n]``.
+
+        Args:
+            row: of the table, or one for each row and head ``[B, H]``.
+        """
+        cos, sin = (x[row][..., None, :].double() for x in cos_sin)
         chosen = [x.double().repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (keys, self.values)]
         if isinstance(where, slice):
             k, v = (x[:, :, where] for x in chosen)
@@ -84,7 +90,8 @@ class DecodeReference:
         parts = []
         for n, position in enumerate(at.tolist()):
             tokens = units[..., n, None] * size + torch.arange(size)
-            parts.append(self._part(q, positions.table, position, self.keys[positions.rotation], tokens))
+            own = position + units[..., n] % positions.block * size  # [B, H]
+            parts.append(self._part(q, positions.table, own, self.keys[positions.rotation], tokens))
         return parts
 
     def _scores(self, q: Tensor, scoring: ScoreSpec, stop: int) -> Tensor:

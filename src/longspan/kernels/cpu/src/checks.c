@@ -114,8 +114,9 @@ static const char *token_choice(const DecodeStep *of) {
         return "an entry stands for keys outside of the stored ones";
     const int64_t row = units->position_step ? of->row : 0, *at = units->positions + row * units->position_step;
     if (!inside(row, units->position_rows)) return "there are no positions for the token";
+    if (units->block < 1) return "a block has no unit";
     for (int64_t n = 0; n < choice->count; n++)
-        if (!inside(at[n], units->table.rows)) return "a position lies outside of the table of angles";
+        if (!inside(at[n], units->table.rows - (units->block - 1) * units->size)) return "a position lies outside of the table of angles";
     return 0;
 }
 

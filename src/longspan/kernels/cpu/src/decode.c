@@ -197,7 +197,7 @@ static void attend_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_
     const int64_t *at = units->positions + of->row * units->position_step;
     const Run all_keys = stored(job, &of->stored[units->rotation].keys, b, s);
     for (int64_t n = 0, same; n < count; n += same) {
-        const int64_t rotated = at[n] * job->pairs;
+        const int64_t rotated = (at[n] + unit[n] % units->block * units->size) * job->pairs;
         rotate_queries(rows, job, b, s, 0, units->table.cos + rotated, units->table.sin + rotated);
         Run run = all_keys;
         same = 1;

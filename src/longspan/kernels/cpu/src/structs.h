@@ -150,11 +150,12 @@ typedef struct {
     double tie;
 } Choice;
 
-/* Chosen units of `size` tokens: the query is rotated to positions[row, n] for the n-th. */
+/* Chosen units of `size` tokens: the query is rotated to positions[row, n] for the n-th, or `size` more for each unit before
+   it in its block. */
 typedef struct {
     int64_t rotation, size;
     const int64_t *positions;
-    int64_t position_step, position_rows;
+    int64_t position_step, position_rows, block;
     Table table;
 } ChosenUnits;
 
