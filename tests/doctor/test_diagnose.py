@@ -77,7 +77,7 @@ def test_the_json_has_all_keys_where_there_is_nothing_to_say(given):
 def test_the_bundled_model(found, bundled):
     assert found.ok and found.model_facts.window == 512
     assert found.model_facts.attached == tuple(range(bundled.config.num_hidden_layers))
-    assert found.advice.method == "longheads:score=bounds" and found.advice.kv_tier == "device"
+    assert found.advice.method == "esa:share=group" and found.advice.kv_tier == "device"
     assert "selection is faster" in found.advice.why
     assert found.estimate.prefill_seconds > 0 and found.estimate.token_seconds > 0
     assert found.run.length <= 10_000, "what is asked for is never measured itself"
@@ -90,7 +90,7 @@ def test_the_page_says_all_of_it(found):
     text = " ".join(str(found).split())
     for words in ("kernels in C", "512 tokens (max_position_embeddings)", "tokens a second", "untouched", "fits:"):
         assert words in text
-    assert "longspan generate --model 'my model' --method longheads:score=bounds" in text
+    assert "longspan generate --model 'my model' --method esa:share=group" in text
     assert "longspan read TEXT --model 'my model'" in text
 
 
@@ -165,8 +165,8 @@ def test_what_the_model_was_published_with(model):
 @pytest.mark.parametrize(
     ("free", "disk", "method", "tier", "words"),
     [
-        (200_000, 10**9, "longheads:score=bounds", "disk", "kept on tier 'disk'"),
-        (100_000, 10, "longheads:score=bounds", None, "fit into no tier of this machine; up to"),
+        (200_000, 10**9, "longheads:chunk_length=4,score=bounds", "disk", "kept on tier 'disk'"),
+        (100_000, 10, "longheads:chunk_length=4,score=bounds", None, "fit into no tier of this machine; up to"),
         (None, 10**9, "dca", "device", "does not say how much memory is free"),
     ],
 )

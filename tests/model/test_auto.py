@@ -25,18 +25,20 @@ FACTS = {
         (512, {}, "full", "device", "512 tokens fit the window of 512"),
         (513, {}, "dca", "device", "1.0 windows"),
         (512 * CROSSOVER, {}, "dca", "device", "16.0 windows"),
-        (512 * CROSSOVER + 1, {}, "longheads", "device", "selection is faster; it needs no calibration"),
+        (512 * CROSSOVER + 1, {}, "esa", "device", "selection is faster; of these it finds most in real texts"),
         (512 * CROSSOVER + 1, {"calibrated": True}, "esa", "device", "calibrated"),
-        (None, {}, "longheads", "device", "length is not known"),
+        (None, {}, "esa", "device", "length is not known"),
         (None, {"calibrated": True}, "esa", "device", "length is not known"),
         (513, {"free": 600_000}, "longheads", "disk", "tier 'disk'"),
         (513, {"free": 641_000}, "longheads", "disk", "under dca, of"),
         (513, {"free": 642_000}, "dca", "device", "every key is kept"),
-        (10**6, {"free": 1_251_000_000}, "longheads", "device", "selection is faster"),
+        (10**6, {"free": 1_249_000_000}, "longheads", "disk", "its scores read few bytes of each key"),
+        (10**6, {"free": 1_251_000_000}, "longheads", "device", "under esa, of 1.2 GiB free, and less under longheads"),
+        (10**6, {"free": 1_876_000_000}, "esa", "device", "selection is faster"),
         (10**6, {"free": 1_251_000_000, "calibrated": True}, "esa", "disk", "under esa, of"),
         (513, {"free": 600_000, "on_gpu": True, "calibrated": True}, "esa", "host", "tier 'host'"),
         (512, {"free": 1}, "full", "device", "fit the window"),
-        (10**6, {"free": None}, "longheads", "device", "1953.1 windows"),
+        (10**6, {"free": None}, "esa", "device", "1953.1 windows"),
     ],
 )
 def test_choice(length, facts, name, tier, words):
@@ -58,7 +60,7 @@ def test_auto_attaches_what_it_chose_and_says_so(capsys):
     window = model.config.max_position_embeddings
     ids = torch.randint(0, 50, (1, window // 2))
     stock = model(ids).logits
-    for length, name in ((window, "full"), (2 * window, "dca"), (20 * window, "longheads"), (None, "longheads")):
+    for length, name in ((window, "full"), (2 * window, "dca"), (20 * window, "esa"), (None, "esa")):
         report = longspan.extend(model, "auto", length=length)
         assert report.method.name == name and report.reason
         said = capsys.readouterr().err

@@ -11,7 +11,7 @@ import longspan
 from longspan.errors import LongspanError
 from longspan.hf.preset import identity_of, shipped_for
 from longspan.loading.known import KNOWN
-from longspan.methods import LongHeads
+from longspan.methods import ESA, LongHeads
 from longspan.model import preset as module
 from longspan.model.preset import SHIPPED, Identity, Preset
 from longspan_eval.spec import parse_spec
@@ -128,7 +128,7 @@ def test_auto_takes_the_shipped_preset_of_a_model_and_says_so(llama, preset, tmp
     assert longspan.inspect(llama, "auto", length=8 * WINDOW + 1).method.name == "dca"
     assert longspan.inspect(llama, "auto", length=WINDOW).method.name == "full"
     assert longspan.inspect(llama, "auto", length=8 * WINDOW, window=WINDOW).method.name == "dca"
-    assert longspan.inspect(llama, "auto").method == LongHeads(score="bounds").resolve(WINDOW)
+    assert longspan.inspect(llama, "auto").method == ESA(share="group").resolve(WINDOW)
     assert longspan.inspect(make("qwen2"), "auto", length=8 * WINDOW).method.name == "dca"
     assert shipped_for(llama, 8 * WINDOW) == named
     llama.config._name_or_path = "somebody/else"

@@ -40,8 +40,10 @@ def choose(
     * up to the window: ``full``, which changes nothing;
     * as a preset has it, if there is one for this model and length;
     * up to ``CROSSOVER`` windows: ``dca``, which keeps every key;
-    * beyond, for a length that is not known, or where keys and values do not fit into memory: one that selects, in
-      linear time: ``esa`` with a calibration, ``longheads`` with the score that was measured best without one.
+    * beyond, or for a length that is not known: ``esa`` with ``share="group"``, which found most in real texts of the
+      methods in linear time (``docs/real-models.md``); with a calibration, ``esa`` with its reduced scores;
+    * if keys and values do not fit into memory: a method whose scores read few bytes of each key, so that most keys may
+      stay on a tier below: ``longheads`` by bounds, in chunks of 16 tokens; with a calibration, ``esa``.
 
     Args:
         length: tokens of prompt and answer, or None if not known.
@@ -54,37 +56,30 @@ def choose(
     """
     if length is not None and length <= window:
         return MethodChoice(Full(), "device", f"{length:,} tokens fit the window of {window:,}, so nothing changes")
-    far: Method = ESA() if calibrated else LongHeads(score="bounds")
-    how = "its reduced scores are calibrated" if calibrated else "it needs no calibration"
+    far: Method = ESA() if calibrated else ESA(share="group")
+    how = "its reduced scores are calibrated" if calibrated else "of these it finds most in real texts"
     if length is None:
         return MethodChoice(far, "device", f"the length is not known (pass length=), so a method in linear time; {how}")
     text = f"{length:,} tokens are {length / window:.1f} windows of {window:,}"
-    method: Method = DCA() if length <= CROSSOVER * window else far
-    declared = None
+    choice = MethodChoice(far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}")
     if preset is not None and not calibrated:
-        method, declared = preset.method.reaching(length), preset.window
-        if method.selects:
-            far, how = method, f"longspan's preset of {preset.model.name} has it"
-    needed = length * kv_bytes_per_token(method.resolve(declared or window))
-    if free is not None and needed > SHARE * free:
-        declared = declared if method is far else None
-        tier: Tier = "host" if on_gpu else "disk"
-        room = (
-            f"their keys and values take {needed / 2**30:.1f} GiB under {method.name}, of {free / 2**30:.1f} GiB free"
-        )
-        why = f"{text}, and {room}: they are kept on tier {tier!r} and selected from; {how}"
-        return MethodChoice(far, tier, why, declared)
-    if preset is not None and not calibrated:
-        which = f"{preset.spec}{'' if declared is None else f' at a declared window of {declared:,}'}"
+        which = f"{preset.spec}{'' if preset.window is None else f' at a declared window of {preset.window:,}'}"
         why = f"longspan's preset of {preset.model.name}, measured at {preset.length:,} tokens, is {which}"
-        return MethodChoice(method, "device", f"{text}, and {why}", declared)
-    if method is not far:
-        return MethodChoice(
-            method,
-            "device",
-            f"{text}, and up to {CROSSOVER} windows every key is kept, at no more than twice the time of selection",
-        )
-    return MethodChoice(far, "device", f"{text}, and beyond {CROSSOVER} windows selection is faster; {how}")
+        choice = MethodChoice(preset.method.reaching(length), "device", f"{text}, and {why}", preset.window)
+    elif length <= CROSSOVER * window:
+        every = f"up to {CROSSOVER} windows every key is kept, at no more than twice the time of selection"
+        choice = MethodChoice(DCA(), "device", f"{text}, and {every}")
+    needed = length * kv_bytes_per_token(choice.method.resolve(choice.window or window))
+    if free is None or needed <= SHARE * free:
+        return choice
+    small: Method = ESA() if calibrated else LongHeads(chunk_length=min(16, max(window // 16, 1)), score="bounds")
+    full = f"{text}, and their keys and values take {needed / 2**30:.1f} GiB under {choice.method.name}, of "
+    full += f"{free / 2**30:.1f} GiB free"
+    if length * kv_bytes_per_token(small.resolve(window)) <= SHARE * free:
+        return MethodChoice(small, "device", f"{full}, and less under {small.name}")
+    tier: Tier = "host" if on_gpu else "disk"
+    how = how if calibrated else "its scores read few bytes of each key"
+    return MethodChoice(small, tier, f"{full}: they are kept on tier {tier!r} and selected from; {how}")
 
 
 def kv_bytes_per_token(method: Method, window: int, layers: Sequence[Layer]) -> int:
