@@ -31,9 +31,11 @@ from longspan.hf import extend, restore
 from longspan.hf.attach import attachment_of
 from longspan.hf.hooks import Attachment
 from longspan.memory import KVTier
-from longspan.methods import LongHeads, Method
+from longspan.methods import Method
 from longspan.methods.parse import written
+from longspan.model.auto import in_short_chunks
 from longspan.model.unwrap import runnable
+from longspan.model.window import window_of
 from longspan.rope import Angles
 
 _ROOM = 4096  # tokens of questions and answers that methods reach beyond the text
@@ -69,8 +71,8 @@ def read(
     Args:
         text: what to read, or several ``(name, text)``, read in turn with an empty line between.
         method, window, calibration, kv_tier, kv_dir: as of ``longspan.extend``. A model that is extended is left as it
-            is, and then these are not given. One that is not is extended; by default with
-            ``LongHeads(score="bounds")``, under which an answer takes as long after a long text as after a short one.
+            is, and then these are not given. One that is not is extended; by default with ``LongHeads`` by bounds in
+            chunks of 16 tokens, under which an answer takes as long after a long text as after a short one.
         length: tokens of the text, a question and its answer, for methods that have to know how far to reach; 4,096
             more than the text has unless given.
         layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
@@ -253,7 +255,9 @@ def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str,
             f"the text has {tokens:,} tokens, more than length={length:,}, which counts text, question and answer; "
             "give a larger length, or leave it out"
         )
-    extend(model, LongHeads(score="bounds") if method is None else method, **{**options, "length": length})
+    if method is None:
+        method = in_short_chunks(window_of(model) if options["window"] is None else options["window"])
+    extend(model, method, **{**options, "length": length})
     if method == "auto" and options["length"] is None:
         print(
             f"longspan auto: that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers",

@@ -72,7 +72,7 @@ def choose(
     needed = length * kv_bytes_per_token(choice.method.resolve(choice.window or window))
     if free is None or needed <= SHARE * free:
         return choice
-    small: Method = ESA() if calibrated else LongHeads(chunk_length=min(16, max(window // 16, 1)), score="bounds")
+    small: Method = ESA() if calibrated else in_short_chunks(window)
     full = f"{text}, and their keys and values take {needed / 2**30:.1f} GiB under {choice.method.name}, of "
     full += f"{free / 2**30:.1f} GiB free"
     if length * kv_bytes_per_token(small.resolve(window)) <= SHARE * free:
@@ -80,6 +80,11 @@ def choose(
     tier: Tier = "host" if on_gpu else "disk"
     how = how if calibrated else "its scores read few bytes of each key"
     return MethodChoice(small, tier, f"{full}: they are kept on tier {tier!r} and selected from; {how}")
+
+
+def in_short_chunks(window: int) -> LongHeads:
+    """LongHeads by bounds in chunks of 16 tokens, of which real models find more than in those of ``L / 16``."""
+    return LongHeads(chunk_length=min(16, max(window // 16, 1)), score="bounds")
 
 
 def kv_bytes_per_token(method: Method, window: int, layers: Sequence[Layer]) -> int:
