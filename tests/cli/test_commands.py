@@ -88,12 +88,12 @@ def test_generate_answers_as_the_library_does(run, folder, tmp_path, name):
 
 
 def test_generate_names_all_of_what_auto_chose(run, folder, tmp_path):
-    """``longheads`` alone is the paper's score, and its answers are others."""
+    """``esa`` alone chooses for a layer, and its answers are others."""
     (tmp_path / "book.txt").write_text("Rivers run to the sea. " * 400, encoding="utf-8")
     ask = ["--model", folder, "--file", tmp_path / "book.txt", "--prompt", "Where?", "--max-new-tokens", 3, "--json"]
     ran = run("generate", *ask, "--method", "auto")
     method = json.loads(ran.out)["method"]
-    assert method.startswith("longheads:") and "score=bounds" in method and method in ran.err
+    assert method.startswith("esa:") and "share=group" in method and method in ran.err
     assert json.loads(run("generate", *ask, "--method", method).out)["method"] == method
 
 
