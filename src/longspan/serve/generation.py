@@ -27,9 +27,8 @@ from longspan.serve.engine import log
 from longspan.serve.events import AttendedPassages, Delta, Emit, Finish, Finished, ShownToken
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token
-from longspan.serve.stops import StopStrings
 from longspan.text.detokenize import IncrementalDetokenizer
-from longspan.text.ends import end_tokens
+from longspan.text.ends import StopStrings, end_tokens
 
 _CAPACITY = 1024  # ids of an answer that are allocated at a time
 _WRITTEN_AT_ONCE = 32  # tokens of an answer that is not streamed; of more, other requests would wait for the text
@@ -90,7 +89,7 @@ class Generation:
         self._detokenizer, self._stops = IncrementalDetokenizer(host.tokenizer), StopStrings(request.stop)
         self._characters = 0  # of all tokens so far, those among them that are not shown yet
         self._unwritten, self._unsent = list[Token](), list[ShownToken]()
-        self._end_tokens = end_tokens(host.model.generation_config.eos_token_id)
+        self._end_tokens = end_tokens(host.model)
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length, request.max_tokens)
         self._records = request.passages and request.document is not None
         self._defers = not request.streamed and not request.stop  # a stop string is looked for in every token's text
