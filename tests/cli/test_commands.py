@@ -162,10 +162,14 @@ def test_generate_in_bfloat16(run, folder):
 
 def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
     from longspan.bundled import heldout_text
-    from longspan_eval.passkey import NEEDLE, TASK
 
     prose = heldout_text()[:4000]
-    (tmp_path / "book.txt").write_text(TASK + prose[:1200] + NEEDLE.format(key="71093") + prose[1200:])
+    needle = "\nThe pass key is 71093. Remember it. 71093 is the pass key.\n"
+    task = (
+        "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
+        "I will quiz you about the important information there.\n"
+    )
+    (tmp_path / "book.txt").write_text(f"{task}{prose[:1200]}{needle}{prose[1200:]}")
     ran = run(
         "generate", "--model", "bundled", "--file", tmp_path / "book.txt", "--max-new-tokens", 8,
         "--prompt", "What is the pass key? The pass key is",

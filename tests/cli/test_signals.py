@@ -14,7 +14,6 @@ from tempfile import mkdtemp
 import pytest
 
 from longspan import signals
-from longspan_eval import pool
 from support.sessions import RUN, catches, hangups, left_of
 
 pytestmark = [
@@ -172,27 +171,3 @@ def test_deferred_signals_come_at_the_end():
         threading.Thread(target=lambda: signals.deferred_signals().__enter__()).start()  # nothing to defer elsewhere
     finally:
         signal.signal(TERM, before)
-
-
-def test_a_worker_that_is_begun_is_among_those_to_end(monkeypatch):
-    """A signal while the second starts finds both, or one."""
-    killed = []
-
-    class Begun:
-        connection = None
-
-        def __init__(self, *given):
-            os.kill(os.getpid(), INT)
-            time.sleep(0.05)
-
-        def kill(self):
-            killed.append(self)
-
-    crew = []
-    before = signal.signal(INT, signal.default_int_handler)  # a job in the background is started deaf to it
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            pool.join(crew, Begun)
-    finally:
-        signal.signal(INT, before)
-    assert len(crew) == 1 and not killed

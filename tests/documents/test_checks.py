@@ -15,6 +15,7 @@ import longspan
 from longspan.bundled import load_bundled
 from longspan.cli import main
 from longspan.documents import fingerprint, verify
+from longspan.documents.manifest import FORMAT
 from longspan.errors import LongspanError
 from longspan.hf.attach import attachment_of
 from longspan.kernels import cpu
@@ -253,7 +254,7 @@ def test_a_manifest_without_a_canary_is_refused(saved, fresh, tokenizer, tmp_pat
             opened(place)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"facts": {"format": 2}}', "[" * 100_000])
+@pytest.mark.parametrize("content", ["{", "[]", f'{{"facts": {{"format": {FORMAT}}}}}', "[" * 100_000])
 def test_a_damaged_manifest_has_a_way_out(saved, tmp_path, content):
     shutil.copytree(saved, tmp_path / "a")
     (tmp_path / "a" / "manifest.json").write_text(content)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import longspan
-from longspan.model.window import says_window, trained_on
-from longspan_eval.subject import Subject
+from longspan.model.window import says_window, trained_on, window_of
 from support.hf_models import _COMMON, WINDOW, build, make, prompts
 
 pytestmark = pytest.mark.hostile
@@ -92,7 +91,7 @@ def test_it_has_the_length_scale_of_vllm_unless_its_window_is_not_stated():
     assert longspan.extend(unstated, "dca").method.length_scale == 0
 
 
-def test_auto_inspect_and_the_evaluation_read_the_same(capsys):
+def test_auto_and_inspect_read_the_same(capsys):
     model = qwen()
     assert longspan.inspect(model).method.window == WINDOW + 1
     report = longspan.extend(model, "auto", length=4 * WINDOW)
@@ -100,7 +99,7 @@ def test_auto_inspect_and_the_evaluation_read_the_same(capsys):
     assert "4.0 windows of 64" in report.reason
     assert longspan.extend(model, "auto", length=WINDOW).method.name == "full"
     longspan.restore(model)
-    assert Subject.of(model).window == WINDOW
+    assert window_of(model) == WINDOW
     assert longspan.extend(model, "longheads").window == WINDOW
 
 

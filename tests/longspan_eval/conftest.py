@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
+from support.small_llama import small_llama
 
 
 @pytest.fixture(scope="session")
@@ -27,16 +27,4 @@ def bytewise():
 
 @pytest.fixture
 def model(tokenizer):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        initializer_range=0.5,
-        eos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval()
+    return small_llama(256, vocab_size=len(tokenizer), eos_token_id=None)

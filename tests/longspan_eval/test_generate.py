@@ -82,7 +82,7 @@ def test_past_an_end_token_there_are_as_many_tokens_as_asked_for(model, ids):
     every = tokens()
     model.generation_config.eos_token_id = every[2]
     cut = every.index(every[2])
-    assert end_tokens(model.generation_config.eos_token_id) == {every[2]} and len(every) == 9
+    assert end_tokens(model) == {every[2]} and len(every) == 9
     assert tokens() == every[:cut] and tokens(past_end=True) == every
 
 

@@ -7,9 +7,13 @@ import pickle
 
 import pytest
 
+import longspan
 from longspan.errors import LongspanError
+from longspan.hf.preset import identity_of
 from longspan.methods import DCA, METHODS
+from longspan.model.preset import Preset
 from longspan_eval.spec import MethodSpec, parse_spec, parse_specs
+from support.hf_models import WINDOW, make
 
 
 def test_a_row_is_stock_or_a_method():
@@ -89,3 +93,18 @@ def test_rows_are_the_same_however_they_are_written(tmp_path):
         assert parse_spec(one).label == parse_spec(other).label == label
         with pytest.raises(LongspanError, match="listed twice"):
             parse_specs([one, other])
+
+
+def test_a_preset(tmp_path):
+    llama, file = make("llama"), tmp_path / "own.json"
+    method = "longheads:chunk_length=4,num_chunks=8,score=bounds"
+    preset = Preset(method, WINDOW // 2, 4 * WINDOW, identity_of(llama), {"found": 9, "asked": 10})
+    file.write_text(preset.to_json(), encoding="utf-8")
+    spec = parse_spec(str(file))
+    assert spec == parse_spec(f"{method},declared={WINDOW // 2}") == parse_spec(spec.label)
+    assert spec.parameters(WINDOW, 4 * WINDOW)["declared"] == WINDOW // 2
+    spec.attach(llama, 4 * WINDOW, WINDOW)
+    assert llama.config._attn_implementation != "sdpa"
+    longspan.restore(llama)
+    with pytest.raises(LongspanError, match="is another model"):
+        spec.attach(make("qwen2"), 4 * WINDOW)

@@ -8,11 +8,13 @@ from transformers import PreTrainedTokenizerFast
 
 import longspan
 from longspan.bundled import FOLDER, load_bundled
+from longspan.methods import METHODS, StreamingLLM
 from longspan.model.weights import weights_hash
 from longspan_eval.measure import Keys, TaskPrompt
-from longspan_eval.spec import parse_spec
-from longspan_eval.subject import Subject, tokenizer_hash
+from longspan_eval.spec import MethodSpec, parse_spec
+from longspan_eval.subject import Subject
 from longspan_eval.tasks import TASKS
+from support.packages import put_package
 
 
 def fresh():
@@ -53,33 +55,6 @@ def test_attention_overtakes_the_rest_where_their_operations_are_equal():
     assert attention == pytest.approx(2 * weights, rel=0.2)
 
 
-@pytest.mark.parametrize("change", ["a token", "a special one", "a template", "a rule"])
-def test_the_tokenizers_hash_changes_with(change):
-    tokenizer = fresh()
-    before = tokenizer_hash(tokenizer)
-    if change == "a token":
-        tokenizer.add_tokens(["passkey"])
-    elif change == "a special one":
-        tokenizer.eos_token = "."
-    elif change == "a template":
-        tokenizer.chat_template = "{{ messages }}"
-    else:
-        from tokenizers.normalizers import Lowercase
-
-        tokenizer.backend_tokenizer.normalizer = Lowercase()
-    assert tokenizer_hash(tokenizer) != before
-
-
-def test_using_a_tokenizer_does_not_change_its_hash():
-    tokenizer = fresh()
-    before = tokenizer_hash(tokenizer)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-        before = tokenizer_hash(tokenizer)
-    tokenizer(["a text", "another that is longer"], padding=True, truncation=True, max_length=3)
-    assert tokenizer_hash(tokenizer) == before
-
-
 def test_the_hash_follows_the_weights():
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2).to(torch.bfloat16)
@@ -88,3 +63,20 @@ def test_the_hash_follows_the_weights():
     with torch.no_grad():
         model.bias[0] += 1
     assert weights_hash(model) != before
+
+
+def test_samples_depend_on_the_version_of_a_method_s_package(tmp_path, monkeypatch):
+    folder = put_package(tmp_path, monkeypatch, "toy", "toy_seven:Toy", "")
+    spec = MethodSpec(METHODS["streaming-llm"]())
+    # As if the package had named this method: its own would stay in METHODS for the tests that follow.
+    monkeypatch.setattr(StreamingLLM, "name", "toy")
+
+    def depends():
+        return Keys(Subject(512, "")).method(spec, 1024)
+
+    assert depends()["package"] == ["toy_seven", "1.0"]
+    about = folder / "toy_seven-1.0.dist-info" / "METADATA"
+    about.write_text(about.read_text().replace("1.0", "1.1"))
+    assert depends()["package"] == ["toy_seven", "1.1"]
+    monkeypatch.undo()
+    assert "package" not in depends()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
 from functools import partial
 
 import pytest
 
 from longspan.errors import LongspanError
+from longspan_eval import pool
 from longspan_eval.cell import Cell
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.pool import Queue
@@ -83,3 +86,28 @@ def test_the_last_part_is_shared():
     first, second = object(), object()
     taken = [queue.take(first if n % 2 else second).measure.seed for n in range(STEPS[0])]
     assert sorted(taken) == list(range(STEPS[0])) and queue.take(first) is None is queue.take(second)
+
+
+@pytest.mark.hostile
+def test_a_worker_that_is_begun_is_among_those_to_end():
+    """A signal while the second starts finds both, or one."""
+    killed = []
+
+    class Begun:
+        connection = None
+
+        def __init__(self, *given):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+
+        def kill(self):
+            killed.append(self)
+
+    crew = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started deaf to it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            pool.join(crew, Begun)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(crew) == 1 and not killed

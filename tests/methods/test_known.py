@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from copy import copy
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -15,28 +16,14 @@ import pytest
 from longspan.errors import LongspanError
 from longspan.methods import METHODS, StreamingLLM
 from longspan.methods.known import GROUP, KnownMethods
-from longspan_eval.measure import Keys
-from longspan_eval.spec import MethodSpec
-from longspan_eval.subject import Subject
+from support.packages import put_package
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "method_of_your_own.py"
 
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts a package of one module and one entry point where Python looks for packages; gives that folder."""
-
-    def put(name: str, value: str, source: str) -> Path:
-        module = value.partition(":")[0]
-        (tmp_path / f"{module}.py").write_text(source)
-        about = tmp_path / f"{module}-1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {value}\n")
-        monkeypatch.syspath_prepend(tmp_path)
-        return tmp_path
-
-    return put
+    return partial(put_package, tmp_path, monkeypatch)
 
 
 def test_a_package_s_method_is_known_by_its_name(install, tmp_path):
@@ -115,20 +102,3 @@ def test_one_that_a_package_adds_as_it_is_imported_stays(install):
     (folder / "toy_base.py").write_text("KNOWN = None\n")
     import_module("toy_base").KNOWN = known
     assert list(known) == ["streaming-llm", "toy", "other"]
-
-
-def test_samples_depend_on_the_version_of_a_method_s_package(install, monkeypatch):
-    folder = install("toy", "toy_seven:Toy", "")
-    spec = MethodSpec(METHODS["streaming-llm"]())
-    # As if the package had named this method: its own would stay in METHODS for the tests that follow.
-    monkeypatch.setattr(StreamingLLM, "name", "toy")
-
-    def depends():
-        return Keys(Subject(512, "")).method(spec, 1024)
-
-    assert depends()["package"] == ["toy_seven", "1.0"]
-    about = folder / "toy_seven-1.0.dist-info" / "METADATA"
-    about.write_text(about.read_text().replace("1.0", "1.1"))
-    assert depends()["package"] == ["toy_seven", "1.1"]
-    monkeypatch.undo()
-    assert "package" not in depends()

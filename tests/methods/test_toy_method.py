@@ -9,7 +9,7 @@ import longspan
 from longspan.attend import Attender
 from longspan.cli.methods import describe
 from longspan.memory import KVStore
-from longspan_eval.spec import parse_spec
+from longspan.methods.parse import parse_method
 from support.attention import DTYPES, IMPLS, check
 from support.cases import all_cases, assert_same, in_pieces, make_qkv
 from support.choices import assert_oracle_chooses, assert_tiles
@@ -70,7 +70,7 @@ def test_decoding_equals_prefill(case, dtype, rope):
 @of_each_case
 def test_a_model_runs_it_by_its_name(case):
     text = ",".join(f"{key}={value}" for key, value in case.method.parameters().items() if isinstance(value, int | str))
-    assert parse_spec(f"{LargestNorm.name}:{text}").method.resolve(case.window) == case.method
+    assert parse_method(f"{LargestNorm.name}:{text}").resolve(case.window) == case.method
     assert {key for key, value in case.method.parameters().items() if value is None} <= {"far"} - {case.method.remap}
     assert describe(LargestNorm.name, case.window)["parameters"]["top_k"] >= 1
     model = make("llama")

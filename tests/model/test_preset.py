@@ -14,7 +14,6 @@ from longspan.loading.known import KNOWN
 from longspan.methods import ESA, LongHeads
 from longspan.model import preset as module
 from longspan.model.preset import SHIPPED, Identity, Preset
-from longspan_eval.spec import parse_spec
 from support.hf_models import WINDOW, make
 
 SPEC = "longheads:chunk_length=4,num_chunks=8,score=bounds"
@@ -70,23 +69,12 @@ def test_a_preset_of_another_model_is_refused_with_the_way_out(file, family, dif
     with pytest.raises(LongspanError) as refused:
         longspan.extend(make(family), str(file))
     assert difference in str(refused.value) and f'extend(model, "{SPEC}", window=32)' in str(refused.value)
-    with pytest.raises(LongspanError, match="is another model"):
-        parse_spec(str(file)).attach(make(family), 4 * WINDOW)
 
 
 def test_the_doctor_measures_and_recommends_it(llama, file):
     found = longspan.diagnose(llama, length=4 * WINDOW, method=str(file), seconds=0.1)
     assert found.advice.method == SPEC
     assert all(f"--method {SPEC} --window {WINDOW // 2}" in command for command in found.advice.commands)
-
-
-def test_a_row_of_an_evaluation(llama, file):
-    spec = parse_spec(str(file))
-    assert spec == parse_spec(f"{SPEC},declared={WINDOW // 2}") == parse_spec(spec.label)
-    assert spec.parameters(WINDOW, 4 * WINDOW)["declared"] == WINDOW // 2
-    spec.attach(llama, 4 * WINDOW, WINDOW)
-    assert llama.config._attn_implementation != "sdpa"
-    longspan.restore(llama)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import torch
 
 from longspan.attend import Choice
 from longspan.bundled import heldout_text, load_bundled
+from longspan.recording.chunks import Chunking
 from longspan.recording.page import chunk_texts, write_page
-from longspan_eval.analysis import Chunking
 
 SIX = Chunking((0, 4, 8, 12, 16, 20), 22)
 HOSTILE = ["<script>alert(1)</script>", "\"quoted\" & 'so'", "</span><img src=x onerror=y>", "{title}", "a\x00b\x1b"]

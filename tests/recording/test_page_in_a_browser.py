@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from longspan.attend import Choice
+from longspan.recording.chunks import Chunking
 from longspan.recording.page import write_page
-from longspan_eval.analysis import Chunking
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

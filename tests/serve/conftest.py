@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import pytest
@@ -19,6 +20,14 @@ def remembered(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fingerprint, "weights_of", partial(fingerprint.weights_of, cache=folder / "weights.json"))
         yield
+
+
+@pytest.fixture
+def quiet(caplog):
+    """Fails where the server logs an error."""
+    caplog.set_level(logging.WARNING)
+    yield
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info], caplog.text
 
 
 @pytest.fixture(scope="session")

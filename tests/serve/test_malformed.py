@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import random
 from contextlib import suppress
 
@@ -44,14 +43,6 @@ VALUES = [
 ]
 FIELDS = ["model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"]
 FIELDS += ["stream", "stream_options", "logprobs", "top_logprobs", "document", "passages", "n", "tools", "user", "\x00"]
-
-
-@pytest.fixture
-def quiet(caplog):
-    """Fails where the server logs an error."""
-    caplog.set_level(logging.WARNING)
-    yield
-    assert not [r for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info], caplog.text
 
 
 def send(served, method, path, **request):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import socket
 import sys
@@ -22,14 +21,6 @@ from support.serving_process import Process
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 BODY = HEAD + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
-
-
-@pytest.fixture
-def quiet(caplog):
-    """Fails where the server logs an error."""
-    caplog.set_level(logging.WARNING)
-    yield
-    assert not [r for r in caplog.records if r.levelno >= logging.ERROR or r.exc_info], caplog.text
 
 
 @pytest.fixture

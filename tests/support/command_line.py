@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
 from longspan.cli import main
-
-VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
+from support.small_llama import VOCABULARY, small_llama
 
 
 class Ran(NamedTuple):
@@ -48,18 +46,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama with the bundled tokenizer, window 128."""
     path = tmp_path_factory.mktemp("llama")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=128,
-        initializer_range=0.5,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
+    small_llama(128).save_pretrained(path)
     PreTrainedTokenizerFast.from_pretrained(FOLDER).save_pretrained(path)
     return path
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
-from longspan.serve.stops import StopStrings
 from longspan.text.detokenize import IncrementalDetokenizer
+from longspan.text.ends import StopStrings
 from support.token_texts import of_bytes, without_first_space
 
 TOKENIZER = PreTrainedTokenizerFast.from_pretrained(FOLDER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,19 +58,29 @@ def read(
     if not all(map(math.isfinite, losses)):
         raise LongspanError(NOT_FINITE)
     read_at = time.perf_counter()
-    tokens: list[int] = []
-    for token in decode(model, logits[:, -1:], cache, max_new_tokens):
-        tokens.append(token)
-        if until is not None and until(tokenizer.decode(tokens, skip_special_tokens=True)):
-            break
-    text = tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
+    _, text = told(tokenizer, decode(model, logits[:, -1:], cache, max_new_tokens), until)
     return Generated(text, losses, read_at - begun, time.perf_counter() - read_at)
 
 
-def prefill(model: PreTrainedModel, input_ids: Tensor, keep: int) -> tuple[Tensor, Any]:
-    """The logits ``[1, keep, V]`` of the last tokens of ``input_ids`` ``[1, N]``, and the cache."""
-    out = model(input_ids, use_cache=True, logits_to_keep=keep)
+def prefill(model: PreTrainedModel, input_ids: Tensor, keep: int = 1, cache: Any = None) -> tuple[Tensor, Any]:
+    """The logits ``[1, keep, V]`` of the last tokens of ``input_ids`` ``[1, N]``, and the cache.
+
+    Args:
+        cache: of the tokens before them.
+    """
+    more = {} if cache is None else {CACHE_ARGUMENT: cache}
+    out = model(input_ids, use_cache=True, logits_to_keep=keep, **more)
     return out.logits, getattr(out, CACHE_ARGUMENT)
+
+
+def told(tokenizer: Any, tokens: Iterable[int], until: Callable[[str], bool] | None = None) -> tuple[list[int], str]:
+    """The tokens of an answer as they come, until their text will do, and that text."""
+    so_far: list[int] = []
+    for token in tokens:
+        so_far.append(token)
+        if until is not None and until(tokenizer.decode(so_far, skip_special_tokens=True)):
+            break
+    return so_far, tokenizer.decode(so_far, skip_special_tokens=True) if so_far else ""
 
 
 def decode(
@@ -84,7 +94,7 @@ def decode(
     Raises:
         LongspanError: a logit is NaN, or the greatest one infinite, so that no token is the likeliest.
     """
-    stops = frozenset[int]() if past_end else end_tokens(getattr(model.generation_config, "eos_token_id", None))
+    stops = frozenset[int]() if past_end else end_tokens(model)
     for n in range(max_new_tokens):
         last = logits[0, -1]
         likeliest = last.argmax()  # a NaN is the greatest of all to it

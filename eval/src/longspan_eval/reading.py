@@ -7,12 +7,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import torch
 
-from longspan.hf.argument import CACHE_ARGUMENT
-from longspan_eval.generate import decode
+from longspan_eval.generate import decode, prefill, told
 from longspan_eval.measure import Keys, Measure
 from longspan_eval.perplexity import sliced_losses
 from longspan_eval.planted import ROOM, Planted, says
@@ -78,13 +78,12 @@ class PlantedReading(Measure):
         session.attach(self.spec, self.length, window=self.window)
         clock = clock_of(session)
         began, began_cpu, began_reading = time.perf_counter(), time.process_time(), clock()
-        out = session.model(ids, use_cache=True, logits_to_keep=keep)
-        losses = sliced_losses(out.logits[0], ids[0], scored)
-        if not bool(out.logits[0, -1].isfinite().all()) or not all(map(math.isfinite, losses)):
+        logits, cache = prefill(session.model, ids, keep)
+        losses = sliced_losses(logits[0], ids[0], scored)
+        if not bool(logits[0, -1].isfinite().all()) or not all(map(math.isfinite, losses)):
             raise ValueError(NOT_FINITE)
         read_cpu, read_seconds = time.process_time() - began_cpu, clock() - began_reading
-        cache = getattr(out, CACHE_ARGUMENT)
-        del out
+        del logits
         asking = Asking(session, cache)
         said = [asking.answer(one.question, one.value) for one in text.asked]
         right = [float(says(one, asked.value)) for one, asked in zip(said, text.asked, strict=True)]
@@ -132,16 +131,16 @@ class Asking:
         """What is said to a question, up to the end of its first sentence, or to the value."""
         model, own = self._session.model, copy.deepcopy(self._cache)
         ids = torch.tensor([piece(self._session.tokenizer, question)], device=model.device)
-        out = model(ids, use_cache=True, logits_to_keep=1, **{CACHE_ARGUMENT: own})
-        tokens: list[int] = []
-        text, began = "", 0.0
-        for token in decode(model, out.logits, own, NEW_TOKENS if value.isdigit() else 8):
-            tokens.append(token)
-            began = began or self._clock()
-            text = self._session.tokenizer.decode(tokens, skip_special_tokens=True)
+        logits, own = prefill(model, ids, cache=own)
+        tokens = decode(model, logits, own, NEW_TOKENS if value.isdigit() else 8)
+        first = list(islice(tokens, 1))
+        began = self._clock()
+
+        def done(text: str) -> bool:
             # A number may go on with the next token, which a word does not while it is the value.
-            if "." in text or "\n" in text.lstrip() or (value.isalpha() and says(text, value)):
-                break
-        if tokens:
-            self.tokens, self.seconds = self.tokens + len(tokens) - 1, self.seconds + self._clock() - began
+            return "." in text or "\n" in text.lstrip() or (value.isalpha() and says(text, value))
+
+        said, text = told(self._session.tokenizer, chain(first, tokens), done)
+        if said:
+            self.tokens, self.seconds = self.tokens + len(said) - 1, self.seconds + self._clock() - began
         return text

@@ -14,6 +14,7 @@ from longspan.documents.fingerprint import config_of
 from longspan.hf.calibration.check import dtype_name, model_name
 from longspan.model.weights import weights_hash
 from longspan.model.window import window_of
+from longspan.text.encode import tokenizer_hash
 
 
 @dataclass(frozen=True)
@@ -65,27 +66,6 @@ def _config_hash(config: PreTrainedConfig, generation: GenerationConfig | None) 
     if own == what(LlamaConfig.from_pretrained(FOLDER), GenerationConfig.from_pretrained(FOLDER)):
         return ""
     return hashlib.sha256(own.encode()).hexdigest()
-
-
-def tokenizer_hash(tokenizer: Any) -> str:
-    """SHA-256 over what decides how a tokenizer turns text into tokens: vocabulary, rules, special tokens, template."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        rules: Any = sorted(tokenizer.get_vocab().items())
-    else:
-        rules = json.loads(backend.to_str())
-        for passing in ("truncation", "padding"):  # set by the last call, not a property of the tokenizer
-            rules.pop(passing, None)
-    what = [
-        type(tokenizer).__name__ if backend is None else "",
-        rules,
-        tokenizer.all_special_ids,
-        tokenizer.bos_token_id,
-        tokenizer.eos_token_id,
-        list(tokenizer("a b\n1.")["input_ids"]),
-        str(getattr(tokenizer, "chat_template", None)),
-    ]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def _crossover(model: PreTrainedModel) -> float:

@@ -13,6 +13,7 @@ from longspan.attend.observing import Observer
 from longspan.attend.ranks import Ranks
 from longspan.calibration import Calibration
 from longspan.choosing.base import Choosing
+from longspan.choosing.own import says_itself
 from longspan.choosing.queries import QueryBlock
 from longspan.choosing.selector import SCORES_AT_ONCE, Chosen, Selector
 from longspan.errors import AttachError
@@ -59,7 +60,7 @@ class Chooser:
         """
         selector = self.selection.selector(layer, rope, self.calibration)
         if self.across is not None:
-            if vars(type(selector)).get("sums_over_ranks") is not True:  # of its own class: it is not inherited
+            if not says_itself(selector, "sums_over_ranks"):
                 raise AttachError(
                     f"the heads of a layer choose together, which are split over several processes, and "
                     f"{type(selector).__name__} does not sum their scores over those; run the model in one process"

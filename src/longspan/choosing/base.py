@@ -33,11 +33,14 @@ class Choosing(Selection):
         size, origin: unit ``u`` is the ``size`` tokens from ``origin + u · size`` on.
         share: which heads choose together.
         scored_keys: the stored rotation that scores are made from; None if the selector keeps what they take.
+        in_kernels: whether recorded steps and pages, which have the choice of the library's own classes, have this
+            one's. Each class says so for itself, since one that derives from it may choose otherwise.
     """
 
     dense_queries: int
     by_query_chunk: ClassVar[bool]
     scored_keys: ClassVar[KeyMap | None] = None
+    in_kernels: ClassVar[bool] = False
     size: int
     share: Share = "layer"
 

@@ -12,6 +12,7 @@ from longspan.calibration import Calibration
 from longspan.choosing.by_row import ByRow
 from longspan.choosing.chunk_index import SUBMEANS, ChunkIndex, bound_scores
 from longspan.choosing.cost import LayerSizes, UnitCost, summary_bytes
+from longspan.choosing.own import says_itself
 from longspan.choosing.queries import QueryBlock
 from longspan.choosing.selector import Chosen, Selector
 from longspan.kernels.decode import ChosenPositions, ScoreSpec
@@ -43,6 +44,8 @@ class Chunks(ByRow):
     share: Share = "group"
     score: ChunkScore = "representation"
     dense_queries: int = 0
+
+    in_kernels = True
 
     @property
     def chosen(self) -> int:
@@ -108,7 +111,7 @@ class Chunks(ByRow):
         return masked_topk(scores, self.chosen, tie=tie, last=True, start=int(self.first), stops=stop)
 
     def unrecordable_reason(self) -> str | None:
-        if type(self) is not Chunks:  # a subclass may choose otherwise
+        if not says_itself(self, "in_kernels"):
             return super().unrecordable_reason()
         if self.score == "token_max":
             return "with score='token_max' scores every token of a chunk, which cannot be recorded; use another score"
@@ -128,7 +131,7 @@ class ChunkSelector(ChunkIndex, Selector):
     Under a calibration the score ``token_max`` is that of reduced queries and keys.
     """
 
-    sums_over_ranks = True
+    sums_over_ranks = in_kernels = True
 
     def __init__(self, selection: Chunks, layer: int, rope: Rope, calibration: Calibration | None) -> None:
         reduced = None
@@ -154,8 +157,7 @@ class ChunkSelector(ChunkIndex, Selector):
         )
 
     def in_one_call(self, table: Table) -> bool:
-        # A subclass may choose otherwise.
-        return type(self) is ChunkSelector and self.kind in ("representation", "mean", "bounds")
+        return says_itself(self, "in_kernels") and self.kind in ("representation", "mean", "bounds")
 
     def scoring(
         self, rows: slice, padding: int, keys: Tensor | None, heads: int, kv_heads: int, positions: ChosenPositions

@@ -48,10 +48,12 @@ class Selector(AcrossRanks):
         across: set only if the heads of a layer choose together, which are split over several processes.
         sums_over_ranks: whether ``across`` is called for all that the heads decide together. Each class says so for
             itself, since one that derives from it may decide otherwise.
+        in_kernels: whether the kernel for a token that comes alone has its choice. Each class says so for itself too.
         keeps_slots: whether its entries are those of slots, padding included, and not of each row's tokens.
     """
 
     sums_over_ranks: ClassVar[bool] = False
+    in_kernels: ClassVar[bool] = False
     keeps_slots: ClassVar[bool] = False
 
     @property

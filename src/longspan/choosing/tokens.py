@@ -13,6 +13,7 @@ from longspan.bands import Origin
 from longspan.calibration import Calibration
 from longspan.choosing.by_query_chunk import ByQueryChunk
 from longspan.choosing.cost import LayerSizes, UnitCost
+from longspan.choosing.own import says_itself
 from longspan.choosing.queries import QueryBlock
 from longspan.choosing.selector import QUERIES_AT_ONCE, SCORES_AT_ONCE, Chosen, See, Seen, Selector
 from longspan.choosing.token_index import TokenIndex, summed_queries
@@ -55,6 +56,7 @@ class Tokens(ByQueryChunk):
 
     size = 1
     scored_keys = Origin()
+    in_kernels = True
 
     @property
     def chosen(self) -> int:
@@ -101,7 +103,7 @@ class Tokens(ByQueryChunk):
         return 16 * torch.finfo(dtype).eps
 
     def unrecordable_reason(self) -> str | None:
-        return None if type(self) is Tokens else super().unrecordable_reason()  # a subclass may choose otherwise
+        return None if says_itself(self, "in_kernels") else super().unrecordable_reason()
 
     def ranked(self, scores: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """F' of all tokens before a query chunk, for observers: ``choose`` needs that of the candidates alone.
@@ -123,7 +125,7 @@ class Tokens(ByQueryChunk):
 class TokenSelector(Selector):
     """Scores a layer's tokens by the stored keys: ``f(m; c) = Σ_h q_h · k_h`` over the heads that choose together."""
 
-    sums_over_ranks = True
+    sums_over_ranks = in_kernels = True
 
     def __init__(self, selection: Tokens) -> None:
         self.selection = selection
@@ -223,8 +225,8 @@ class TokenSelector(Selector):
         return at_once, min(at_once, 2)
 
     def in_one_call(self, table: Table) -> bool:
-        # Stored keys have the factor of the angles, and scores have not. A subclass may choose otherwise.
-        return type(self) is TokenSelector and table.factor == 1.0 and not self.selection.score_at
+        # Stored keys have the factor of the angles, and scores have not.
+        return says_itself(self, "in_kernels") and table.factor == 1.0 and not self.selection.score_at
 
     def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:
         """``[B, Hkv', N, D']``: the keys that queries of the batch's ``rows`` are scored against."""
@@ -259,7 +261,7 @@ class TokenSelector(Selector):
 class ReducedTokenSelector(TokenIndex, TokenSelector):
     """Scores a layer's tokens by reduced queries and keys, those of all heads summed."""
 
-    sums_over_ranks = True
+    sums_over_ranks = in_kernels = True
     keeps_slots = True
 
     def __init__(self, selection: Tokens, layer: int, rope: Rope, calibration: Calibration) -> None:
@@ -279,7 +281,7 @@ class ReducedTokenSelector(TokenIndex, TokenSelector):
         return summed
 
     def in_one_call(self, table: Table) -> bool:
-        return type(self) is ReducedTokenSelector and self.theta_k.shape[0] % cpu.LANES == 0
+        return says_itself(self, "in_kernels") and self.theta_k.shape[0] % cpu.LANES == 0
 
     def entries_of(self, rows: slice, padding: int, keys: Tensor | None) -> Tensor:
         return self.entries[rows, :, padding:]

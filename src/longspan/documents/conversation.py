@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from longspan.documents.layout import encode
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache
-from longspan.text.ends import end_tokens
+from longspan.text.ends import before_end, end_tokens
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,9 @@ class Conversation:
         answer, _ = self.document.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
         self._cache = cache
         self._cached = torch.cat((ids, torch.tensor(answer.tokens)))[: cache.get_seq_length()]
-        self.turns.append(Turn(question, answer, asked, self._without_end(answer, options)))
+        # The layout writes itself what ends an answer.
+        answered = before_end(answer.tokens, end_tokens(self.document.model, options))
+        self.turns.append(Turn(question, answer, asked, torch.tensor(answered, dtype=torch.int64)))
         return answer
 
     def ids(self) -> Tensor:
@@ -102,12 +103,3 @@ class Conversation:
         if not self.turns:
             raise DocumentError("no question was asked yet")
         return self.turns[-1]
-
-    def _without_end(self, answer: Answer, options: Mapping[str, Any]) -> Tensor:
-        """The answer's ids without the one that ended it, which the layout writes itself."""
-        config = options.get("generation_config") or self.document.model.generation_config
-        ends = end_tokens(options.get("eos_token_id", config.eos_token_id))
-        tokens = list(answer.tokens)
-        while tokens and tokens[-1] in ends:
-            tokens.pop()
-        return torch.tensor(tokens, dtype=torch.int64)

@@ -19,6 +19,7 @@ from longspan.errors import DocumentError
 from longspan.hf.calibration.check import dtype_name
 from longspan.hf.hooks import Attachment
 from longspan.methods import METHODS, Method
+from longspan.text.encode import tokenizer_hash
 from longspan.version import __version__
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
@@ -65,7 +66,7 @@ def facts_of(
         longspan=__version__,
         tokens=contents.length,
         tokens_sha256=contents.encoded.sha256,
-        tokenizer_sha256=fingerprint.tokenizer_of(tokenizer),
+        tokenizer_sha256=tokenizer_hash(tokenizer),
         source=source if source is not None else _source_of(model),
         model=type(model).__name__,
         config=fingerprint.config_of(model.config),
@@ -107,7 +108,7 @@ def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
     manifest = folder.manifest() if folder.has_document() else folder.unfinished()
     if manifest is None or manifest.facts.layout.name != "chat":
         return layout
-    return manifest.facts.layout if manifest.facts.tokenizer_sha256 == fingerprint.tokenizer_of(tokenizer) else layout
+    return manifest.facts.layout if manifest.facts.tokenizer_sha256 == tokenizer_hash(tokenizer) else layout
 
 
 def method_of(facts: Facts) -> Method:

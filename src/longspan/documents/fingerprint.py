@@ -1,4 +1,4 @@
-"""Fingerprints of a model, a tokenizer and a machine."""
+"""Fingerprints of a model and a machine."""
 
 from __future__ import annotations
 
@@ -62,18 +62,6 @@ def weights_of(model: PreTrainedModel, cache: Path | None = None) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write(path, json.dumps(dict(list(known.items())[-_KEPT:]), indent=1))
     return known[key]
-
-
-def tokenizer_of(tokenizer: Any) -> str:
-    """SHA-256 over a tokenizer's vocabulary and rules, its special tokens and its chat template."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        rules = backend.to_str()
-        rules = rules[max(rules.find('"added_tokens"'), 0) :]  # before it stand the last call's padding and truncation
-    else:
-        rules = json.dumps(sorted(tokenizer.get_vocab().items()))
-    about = [rules, str(getattr(tokenizer, "chat_template", None)), sorted(map(str, tokenizer.all_special_tokens))]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
 def ids_of(ids: torch.Tensor) -> str:

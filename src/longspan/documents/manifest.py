@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from longspan.errors import MOST as MOST_TOKENS
 from longspan.errors import DocumentError
 
-FORMAT = 2
+FORMAT = 3
 ENTRIES = "entries"  # the stream of an index, which has other entries than tokens
 MOST = 2**48  # of anything that is counted
 _SUM = "sha256"  # the key of the checksum of all others

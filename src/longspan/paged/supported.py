@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from longspan.choosing.chunks import Chunks
+from longspan.choosing.own import says_itself
 from longspan.errors import AttachError
 from longspan.methods import Method
 from longspan.positions import Chunked
@@ -20,7 +21,8 @@ def _unsupported_reason(method: Method, window: int) -> str | None:
     here = f"take {_CHOSEN}" if method.selects else "take dca"
     elsewhere = f"{here}, or run it on transformers with longspan.extend"
     selection = method.selection(window)
-    if method.selects and not (type(selection) is Chunks and selection.score == "bounds"):
+    known = isinstance(selection, Chunks) and says_itself(selection, "in_kernels") and selection.score == "bounds"
+    if method.selects and not known:
         return (
             "it chooses keys by more than the smallest and the largest of each chunk, which is all that a page keeps "
             f"to choose by; {elsewhere}"

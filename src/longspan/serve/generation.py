@@ -6,8 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -22,17 +21,15 @@ from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
 from longspan.hf.joined import JoinedCache
 from longspan.hf.logits import last_logits
+from longspan.serve.answer_text import AnswerText
 from longspan.serve.caches import Caches, PrefixCache
 from longspan.serve.engine import log
-from longspan.serve.events import AttendedPassages, Delta, Emit, Finish, Finished, ShownToken
+from longspan.serve.events import AttendedPassages, Emit, Finish, Finished
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token
-from longspan.serve.stops import StopStrings
-from longspan.text.detokenize import IncrementalDetokenizer
 from longspan.text.ends import end_tokens
 
 _CAPACITY = 1024  # ids of an answer that are allocated at a time
-_WRITTEN_AT_ONCE = 32  # tokens of an answer that is not streamed; of more, other requests would wait for the text
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,12 @@ class Generation:
         self._ids = torch.cat((request.ids, torch.zeros(min(request.max_tokens, _CAPACITY), dtype=torch.int64)))
         self._length = self._prompt_length  # of the prompt and the answer so far
         self._reused = 0  # prompt tokens that a cache had
-        self._detokenizer, self._stops = IncrementalDetokenizer(host.tokenizer), StopStrings(request.stop)
-        self._characters = 0  # of all tokens so far, those among them that are not shown yet
-        self._unwritten, self._unsent = list[Token](), list[ShownToken]()
-        self._end_tokens = end_tokens(host.model.generation_config.eos_token_id)
+        self._ends = end_tokens(host.model)
+        self._text = AnswerText(
+            host.tokenizer, ends=self._ends, most=request.max_tokens, stop=request.stop, streamed=request.streamed
+        )
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length, request.max_tokens)
         self._records = request.passages and request.document is not None
-        self._defers = not request.streamed and not request.stop  # a stop string is looked for in every token's text
         self._counts, self._votes = list[Counter[Range]](), 0
         self._submitted = time.perf_counter()
         self._started = 0.0
@@ -197,59 +193,19 @@ class Generation:
             self._ids = torch.cat((self._ids, torch.zeros_like(self._ids[self._prompt_length :])))
         self._ids[self._length] = token.id
         self._length += 1
-        ended = token.id in self._end_tokens
-        full = self._length == self._prompt_length + self._request.max_tokens
-        if not ended:  # the token that ends an answer is not shown
-            self._unwritten.append(token)
-        # Of many tokens at once it takes a fraction of the time: a forward drives it out of the processor's caches.
-        if self._defers and not ended and not full and len(self._unwritten) < _WRITTEN_AT_ONCE:
-            return True
-        text = "".join([self._write(one) for one in self._unwritten])
-        self._unwritten.clear()
-        finish: Finish | None = "stop" if ended or self._stops.stopped else "length" if full else None
-        if finish is not None and not self._stops.stopped:
-            text += self._write_rest()
-            finish = "stop" if self._stops.stopped else finish
-        if text or finish is not None:
-            self._emit(Delta(text, self._sendable(finish is not None)))
+        delta, finish = self._text.append(token), self._text.finish
+        if delta is not None:
+            self._emit(delta)
         if finish is None:
             return True
-        if not self._stops.stopped and self._request.digest is not None:
-            answer = self._ids[self._prompt_length : self._length - ended]
+        if not self._text.stopped and self._request.digest is not None:
+            answer = self._ids[self._prompt_length : self._length - (token.id in self._ends)]
             whole = str(self._host.tokenizer.decode(answer.tolist(), skip_special_tokens=True))
             self._host.previous_answers.remember(self._request.digest, whole, answer.clone())
         end = self._finished(finish)
         self.close()
         self._emit(end)
         return False
-
-    def _write(self, token: Token) -> str:
-        """Put the text of a token to the answer; returns what of the answer can be shown now."""
-        others = self._detokenizer.alternatives([id for id, _ in token.likeliest])
-        new = self._detokenizer.add(token.id)
-        likeliest = tuple(zip(others, (logprob for _, logprob in token.likeliest), strict=True))
-        self._unsent.append(ShownToken(new, self._characters, token.logprob, likeliest))
-        self._characters += len(new)
-        return self._stops.cut(new)
-
-    def _write_rest(self) -> str:
-        """The same with what is left when no token follows."""
-        if rest := self._detokenizer.end():  # of the last token, which is not sent as long as its text is incomplete
-            self._unsent[-1] = replace(self._unsent[-1], text=self._unsent[-1].text + rest)
-        shown = self._stops.cut(rest)
-        return shown if self._stops.stopped else shown + self._stops.end()
-
-    def _sendable(self, end: bool) -> tuple[ShownToken, ...]:
-        """The tokens whose text is shown: all of it, or at the end what a stop string leaves of it."""
-        shown = self._stops.shown
-        if not end:
-            tokens = [one for one in self._unsent if one.begin < shown and one.begin + len(one.text) <= shown]
-        elif self._stops.stopped:
-            tokens = [replace(one, text=one.text[: shown - one.begin]) for one in self._unsent if one.begin < shown]
-        else:  # one without text at the end is among them
-            tokens = self._unsent
-        self._unsent = self._unsent[len(tokens) :]
-        return tuple(tokens)
 
     def _finished(self, finish: Finish) -> Finished:
         turns = time.perf_counter() - self._started - self._prefill - self._decode
@@ -264,12 +220,7 @@ class Generation:
         document = self._request.document
         assert document is not None
         tokens = self._ids[self._prompt_length : self._length].tolist()
-        each, text = self._votes // max(len(self._counts), 1), IncrementalDetokenizer(self._host.tokenizer)
-        texts = ["" if token in self._end_tokens else text.add(token) for token in tokens]
-        texts[-1] += text.end()
-        if self._stops.stopped:  # text that a stop string cuts off is not shown here either
-            ends = accumulate(map(len, texts))
-            texts = [one[: max(self._stops.shown - end + len(one), 0)] for one, end in zip(texts, ends, strict=True)]
+        each, texts = self._votes // max(len(self._counts), 1), self._text.of_each(tokens)
         shown = tuple(
             (written, ranked(counts, each, document.contents))
             for written, counts in zip(texts, self._counts, strict=True)

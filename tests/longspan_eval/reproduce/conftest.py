@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from longspan.bundled import FOLDER
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.subject import Subject
+from support.small_llama import small_llama
 
 WINDOW = 128
-VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
 
 
 def random_model(eos=None):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=WINDOW,
-        initializer_range=0.5,
-        eos_token_id=eos,
-    )
-    return LlamaForCausalLM(config).eval()
+    return small_llama(WINDOW, num_attention_heads=4, num_key_value_heads=2, eos_token_id=eos)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +14,6 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Choice
 from longspan.errors import LongspanError
-from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.attach import attachment_of
 from longspan.methods import Method
 from longspan.recording.chunks import Chunking
@@ -21,7 +21,7 @@ from longspan.recording.record import record
 from longspan_eval.analysis.locate import locate
 from longspan_eval.analysis.metrics import cover_rate, hit_rate, uniformity
 from longspan_eval.figure import wilson
-from longspan_eval.generate import decode, prefill
+from longspan_eval.generate import decode, prefill, told
 from longspan_eval.task import Task
 
 _PLACES = 2  # where an answer may stand in a prompt of a synthetic task: some tell it twice
@@ -129,18 +129,12 @@ def inspect(model: PreTrainedModel, tokenizer: Any, prompt: Question, *, chunk: 
         )
     ids = torch.tensor([prompt.ids], device=model.device)
     with record(model) as trace:  # first, since it says what is wrong with the model
-        _, cache = prefill(model, ids[:, :-1], 1)
-        out = model(ids[:, -1:], use_cache=True, **{CACHE_ARGUMENT: cache})
-        tokens: list[int] = []
-        text, space = "", 0  # the answer, and how many tokens of space it begins with
-        for token in decode(model, out.logits, cache, prompt.new_tokens):
-            tokens.append(token)
-            text = tokenizer.decode(tokens, skip_special_tokens=True)
-            if not text.strip():
-                space = len(tokens)
-            if prompt.until is not None and prompt.until(text):
-                break
-    space = space if text.strip() else 0  # if there is no answer, take the choices of the prompt's last token
+        _, cache = prefill(model, ids[:, :-1])
+        logits, cache = prefill(model, ids[:, -1:], cache=cache)
+        tokens, text = told(tokenizer, decode(model, logits, cache, prompt.new_tokens), prompt.until)
+    # How many tokens of space it begins with; if there is no answer, take the choices of the prompt's last token.
+    beginnings = (tokenizer.decode(tokens[: n + 1], skip_special_tokens=True) for n in range(len(tokens)))
+    space = sum(1 for _ in takewhile(lambda begun: not begun.strip(), beginnings)) if text.strip() else 0
     read = prompt.ids + tokens[:space]
     choices, chunks = trace.at(len(read) - 1), chunks_for(trace.method, trace.window, len(read), chunk)
     answers = chunks.holding(prompt.answers)

@@ -5,7 +5,6 @@ A row is written as for ``longspan eval``, with the further parameters: ``longhe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal, get_args
@@ -18,10 +17,9 @@ from longspan.bands import AlwaysKept, Band, start
 from longspan.calibration import Calibration
 from longspan.choosing.chunks import Chunks, ChunkSelector
 from longspan.choosing.queries import QueryBlock, Shared
-from longspan.choosing.selector import Chosen, See, Seen, Selector
+from longspan.choosing.selector import Chosen, Selector
 from longspan.choosing.tokens import Tokens, TokenSelector
 from longspan.errors import CalibrationError
-from longspan.kernels.dispatch import Impl
 from longspan.kernels.scores import dot_scores, relative_scores
 from longspan.methods import DCA, ESA, METHODS, LongHeads, Method
 from longspan.methods.base import require
@@ -231,17 +229,7 @@ class LargestSelector(TokenSelector):
     def _decided(self, low: int, high: int, queries: QueryBlock, r0: int, r1: int) -> Tensor:
         return relative_scores(self.token_scores(low, high, queries, r0, r1))
 
-    def add_many(
-        self,
-        out: Tensor,
-        lse: Tensor,
-        queries: QueryBlock,
-        runs: Sequence[tuple[int, int]],
-        see: See,
-        seen: Seen,
-        impl: Impl = "auto",
-    ) -> int:
-        return 0  # those that run together are scored by sums
+    add_many = Selector.add_many  # none, since those that run together are scored by sums
 
 
 ABLATIONS: dict[str, type[Method]] = {"dca": AblatedDCA, "longheads": AblatedLongHeads, "esa": AblatedESA}

@@ -13,7 +13,6 @@ import torch
 from longspan.attend import Choice
 from longspan.calibration import Calibration
 from longspan.hf import calibrate, measure_recall
-from longspan.hf.argument import CACHE_ARGUMENT
 from longspan_eval.analysis import record
 from longspan_eval.generate import prefill
 from longspan_eval.measure import Keys, Measure
@@ -84,8 +83,8 @@ class Counted(Measure):
         session.attach(self.spec, self.length)
         ids = torch.tensor([list(self.text.ids[: self.length])], device=session.device)
         with record(session.model) as trace:
-            _, cache = prefill(session.model, ids[:, :-1], 1)
-            session.model(ids[:, -1:], use_cache=True, **{CACHE_ARGUMENT: cache})
+            _, cache = prefill(session.model, ids[:, :-1])
+            prefill(session.model, ids[:, -1:], cache=cache)
             choices = trace.at(self.length - 1)
         attended = [one.units.shape[-1] * one.size + _tokens(one) for one in choices]
         # A recording has the scores of what is kept anyway too; those that decide are of what lies between.

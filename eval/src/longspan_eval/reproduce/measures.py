@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
 import torch
 
 from longspan.memory import KVTier
-from longspan.text.ends import end_tokens
+from longspan.text.ends import before_end, end_tokens
 from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Question, inspect
-from longspan_eval.generate import decode, prefill
+from longspan_eval.generate import decode, prefill, told
 from longspan_eval.measure import Keys, Measure, TaskPrompt
 from longspan_eval.reproduce.memory import PeakMemory
 from longspan_eval.reproduce.texts import Text
@@ -133,7 +132,7 @@ class Timed(Measure):
         ids = torch.tensor([example.input_ids], device=session.device)
         with PeakMemory(session.device) as peak:
             begun = time.perf_counter()
-            logits, cache = prefill(session.model, ids, 1)
+            logits, cache = prefill(session.model, ids)
             _wait(session.device)
             read_at = time.perf_counter()
             tokens = list(decode(session.model, logits, cache, self.tokens, past_end=True))
@@ -143,9 +142,7 @@ class Timed(Measure):
         figures = {"prefill": read_at - begun, "memory": peak.bytes}
         if self.tokens > 1:  # the first comes out of the prefill
             figures["token"] = (done - read_at) / (self.tokens - 1)
-        ends = end_tokens(getattr(session.model.generation_config, "eos_token_id", None))
-        said = list(takewhile(lambda token: token not in ends, tokens))
-        text = session.tokenizer.decode(said, skip_special_tokens=True) if said else ""
+        _, text = told(session.tokenizer, before_end(tokens, end_tokens(session.model)))
         return self.sample(
             depth=example.depth,
             answer=example.answer,

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.loading.fetch import fetch
 from longspan.loading.known import KNOWN, TEXTS
 from longspan.loading.models import load
 from longspan.model.window import window_of
 from longspan.text.encode import beginning
+from longspan_eval.generate import prefill
 from longspan_eval.planted import ROOM, Planted, draw_facts, evenly, plant, says, sentences
 from longspan_eval.reading import Asking
 from longspan_eval.session import Session
@@ -106,8 +106,8 @@ def _planted(text: str, title: str, tokenizer: Any) -> Planted:
 def _answers(session: Session, text: Planted, way: Way) -> Iterator[str]:
     read = text.input_ids[ROOM - WINDOW :] if way.cut else text.input_ids
     session.attach(way.spec, LENGTH, window=WINDOW)
-    out = session.model(torch.tensor([read], device=session.device), use_cache=True, logits_to_keep=1)
-    asking = Asking(session, getattr(out, CACHE_ARGUMENT))
+    _, cache = prefill(session.model, torch.tensor([read], device=session.device))
+    asking = Asking(session, cache)
     for one in text.asked:
         yield " ".join(asking.answer(one.question, one.value).split())
 
