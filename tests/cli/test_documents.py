@@ -13,6 +13,7 @@ import pytest
 
 from longspan.cli.ask import typed
 from support.command_line import refused
+from support.loaded_modules import loaded
 
 ASK = "Who is the narrator?"
 
@@ -131,6 +132,12 @@ def test_documents_and_verify(run, document, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no document in it" in run("documents", empty).err
+
+
+@pytest.mark.parametrize("command", ["documents", "verify"])
+def test_neither_loads_torch(document, command):
+    got = loaded(f"from longspan.cli import main; main([{command!r}, {str(document)!r}])")
+    assert not got & {"torch", "transformers", "numpy"}
 
 
 def test_folders_that_may_not_be_looked_into(run, document, tmp_path, monkeypatch):

@@ -66,8 +66,8 @@ def verify(document: options.DocumentArgument, as_json: options.Json = False, qu
 
 
 def _row(place: Path) -> dict[str, Any]:
-    from longspan.documents.facts import method_of
     from longspan.documents.folder import Folder
+    from longspan.documents.method import method_of
     from longspan.methods.parse import written
 
     folder, row = Folder(place), {"document": place.name or str(place), "tokens": 0, "method": "", "model": ""}
