@@ -19,6 +19,7 @@ COMMANDS = [
     "reproduce",
     "serve",
     "fetch",
+    "models",
     "tune",
     "read",
     "ask",
@@ -33,7 +34,7 @@ def test_importing_the_package_imports_no_other():
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["-h"], ["--version"], ["methods"], ["methods", "--json"], ["eval", "--list"],
+    "args", [["--help"], ["-h"], ["--version"], ["methods"], ["methods", "--json"], ["models"], ["eval", "--list"],
              *([name, "--help"] for name in COMMANDS)],
 )  # fmt: skip
 def test_what_computes_nothing_loads_neither(args):

@@ -174,6 +174,16 @@ def test_names_of_texts(run, folder, tmp_path, monkeypatch):
     refused(run("ask", out, ASK, "--kv-tier", "attic"), "attic")
 
 
+def test_a_document_without_a_name_is_called_after_its_text(run, folder, book, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = run("read", book, "--model", folder)
+    assert ran.code == 0 and ran.out == "book.longspan\n" and (tmp_path / "book.longspan" / "manifest.json").is_file()
+    (tmp_path / "book.md").write_text("Another text.")
+    refused(run("read", "book.md", "--model", folder), "book.longspan", "already holds a document of another")
+    refused(run("read", "-", "--model", folder), "--out is missing: a text on stdin")
+    refused(run("read", book, "--append"), "--out is missing: name the document")
+
+
 def test_one_line(run, folder, book, document, tmp_path):
     out = ["--model", folder, "--out"]
     refused(run("read", tmp_path / "none.txt", *out, tmp_path / "a"), "none.txt")

@@ -23,6 +23,10 @@ _OF_MODEL = ("method", "window", "calibration", "seconds", "dtype", "device")
 _TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 
+@options.examples(
+    "longspan doctor",
+    "longspan doctor bundled --length 4x",
+)
 def doctor(
     context: typer.Context,
     model: Annotated[str | None, typer.Argument(help=f"{options.MODEL} Default: check the machine alone.")] = None,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,11 +14,11 @@ from longspan.errors import LongspanError
 if TYPE_CHECKING:
     from longspan.methods import Method
 
+T = TypeVar("T", bound=Callable[..., None])
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MODEL = "A model folder, a GGUF file, a name of `longspan fetch`, a hub name, or 'bundled'."
 
 ModelArgument = Annotated[str, typer.Argument(help=MODEL)]
-ModelOption = Annotated[str, typer.Option(help=MODEL)]
 MethodOption = Annotated[
     str,
     typer.Option(
@@ -64,6 +64,16 @@ Verify = Annotated[bool, typer.Option("--verify", help="Compare all checksums of
 # Every command.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
+
+
+def examples(*lines: str) -> Callable[[T], T]:
+    """The commands that a command's help ends with; they run in this order as they are printed."""
+
+    def with_examples(command: T) -> T:
+        command.examples = lines  # type: ignore[attr-defined]
+        return command
+
+    return with_examples
 
 
 def new_path(help: str, **more: Any) -> Any:

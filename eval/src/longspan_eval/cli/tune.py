@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from longspan_eval.tune.halving import Outcome
 
 
+@options.examples(
+    "longspan tune bundled --length 4x --minutes 2 --out mine.json",
+    'longspan generate bundled "Once upon a time" --method mine.json',
+)
 def tune(
     model: options.ModelArgument,
     length: Annotated[str, typer.Option(help="The length of text and answer in tokens (16384, 32k) or windows (4x).")],
