@@ -65,13 +65,19 @@ def kept_text(path: Path, out: Path, dry_run: bool) -> Path:
 def check_spec(
     spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None, kv_tier: KVTier
 ) -> None:
-    """Raise if a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
+    """Raise if a method cannot be at any length; a length that it alone cannot reach is an error in its cell.
+
+    Args:
+        model: to try it on; None looks at the method alone.
+    """
     from longspan.hf import restore
 
     parameters = [spec.parameters(subject.window, length) for length in lengths]
     good = [length for length, shown in zip(lengths, parameters, strict=True) if "error" not in shown]
     if not good:
         raise LongspanError(f"{spec.label}: {parameters[0]['error']}")
+    if model is None:
+        return
     try:
         spec.attach(model, good[0], window, kv_tier=kv_tier)
     except AttachError:
