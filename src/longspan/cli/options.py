@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from longspan.errors import LongspanError
+from longspan.errors import MOST, LongspanError
 
 if TYPE_CHECKING:
     from longspan.methods import Method
@@ -120,6 +120,19 @@ def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Me
         raise LongspanError(f"{name}: the angles are set twice, by --method and by --angles")
     all_settings = [*(f"{key}={value}" for key, value in parameters.items()), *settings]
     return build_method(name, all_settings, angles if spec_angles is None else spec_angles, also=("auto",))
+
+
+def length(option: str, text: str, window: int) -> int:
+    """Tokens of ``131072``, ``200k`` (200 x 1024), ``1M`` or ``64x`` (windows).
+
+    Raises:
+        LongspanError: it is none of those.
+    """
+    found = re.fullmatch(r"(\d{1,10}(?:\.\d+)?)([KMX]?)", text.strip(), re.IGNORECASE)
+    tokens = 0.0 if found is None else float(found[1]) * {**_UNITS, "X": window}[found[2].upper()]
+    if found is None or not 1 <= tokens <= MOST or not (found[2] or tokens.is_integer()):
+        raise LongspanError(f"{option} takes tokens such as 4096, 200k or 1M, or windows such as 4x, not {text!r}")
+    return round(tokens)
 
 
 def size(option: str, text: str) -> int:

@@ -332,14 +332,14 @@ def test_a_missing_ray_is_one_line(run, folder, monkeypatch):
         ("4k,16K", (4096, 16384)),
         ("1x, 2.5x,100", (128, 320, 100)),
         ("0.5k", (512,)),
-        ("1e3", (1000,)),
+        ("1M,0.3x", (1 << 20, 38)),
     ],
 )
 def test_lengths(text, lengths):
     assert parse_lengths(text, 128) == lengths
 
 
-@pytest.mark.parametrize("text", ["", "k", "4kk", "-4k", "nan", "inf", "1e99", "4k,", "0x"])
+@pytest.mark.parametrize("text", ["", "k", "4kk", "-4k", "nan", "inf", "1e99", "4k,", "0x", "1e3", "1.5"])
 def test_lengths_that_cannot_be(text):
     with pytest.raises(LongspanError, match="--lengths takes tokens"):
         parse_lengths(text, 128)

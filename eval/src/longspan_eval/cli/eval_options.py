@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan import files
+from longspan.cli import options
 from longspan.cli.texts import STDIN, read_text
 from longspan.errors import AttachError, LongspanError
 
@@ -25,19 +26,8 @@ RetryErrors = Annotated[bool, typer.Option(help="Repeat the prompts that ended i
 
 
 def parse_lengths(text: str, window: int) -> tuple[int, ...]:
-    """Lengths in tokens of ``4096``, ``4k`` (4 x 1024) or ``4x`` (windows), set apart by commas."""
-    lengths = []
-    for piece in (piece.strip().lower() for piece in text.split(",")):
-        unit = 1024 if piece.endswith("k") else window if piece.endswith("x") else 1
-        try:
-            value = float(piece[:-1] if piece.endswith(("k", "x")) else piece)
-            length = round(value * unit)
-        except (ValueError, OverflowError):
-            length = 0
-        if not 0 < length <= 2**31:
-            raise LongspanError(f"--lengths takes tokens such as 4096 or 4k, or windows such as 4x, not {piece!r}")
-        lengths.append(length)
-    return tuple(lengths)
+    """Lengths in tokens, each as ``options.length`` takes it, set apart by commas."""
+    return tuple(options.length("--lengths", piece, window) for piece in text.split(","))
 
 
 def check_folder(out: Path) -> None:
