@@ -152,7 +152,7 @@ def _check_angles(attender: Attender, layer: str, rope: Rope) -> None:
         raise AttachError(f"{layer}: {error}; pass other angles, such as longspan.PI(), or none") from error
 
 
-def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
+def _method(method: str | Method | Angles | type[Method | Angles], angles: Angles | None) -> Method:
     if isinstance(method, str):
         if method.partition(":")[0] not in METHODS:
             raise LongspanError(no_method(method, ("auto",)))
