@@ -19,20 +19,21 @@ BELOW_ATTEND |= {"methods", "positions", "rope", "selection", "terms"}
 ALLOWED: dict[str, set[str]] = {
     "dtypes": set(),
     "errors": set(),
+    "install": set(),
     "deferred": set(),
     "terminal": set(),
     "terms": set(),
     "files": set(),
     "signals": set(),
     "machine": set(),
-    "text": {"errors", "files"},
+    "text": {"errors", "files", "install"},
     "rope": {"deferred", "errors"},
     "bands": {"deferred"},
     "selection": {"bands", "deferred"},
     "positions": {"bands", "deferred"},
     "oracle": {"rope"},
-    "calibration": {"errors", "files", "terminal"},
-    "kernels": {"dtypes", "files", "rope", "signals"},
+    "calibration": {"errors", "files", "install", "terminal"},
+    "kernels": {"dtypes", "errors", "files", "install", "rope", "signals"},
     "memory": {"errors", "machine"},
     "choosing": BELOW_ATTEND - {"choosing", "deferred", "machine", "methods"},
     "methods": {"bands", "calibration", "choosing", "errors", "positions", "rope", "selection", "terms"},
@@ -40,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "paged": (BELOW_ATTEND | {"attend"}) - {"calibration", "machine", "memory"},
     "model": BELOW_ATTEND | {"attend", "terminal"},
     "hf": BELOW_ATTEND | {"attend", "model", "terminal", "text"},
-    "loading": {"bundled", "deferred", "errors", "files", "hf", "machine", "model"},
+    "loading": {"bundled", "deferred", "errors", "files", "hf", "install", "machine", "methods", "model", "rope"},
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import longspan
+from support.loaded_modules import loaded
 
 COMMANDS = [
     "demo",
@@ -21,19 +19,14 @@ COMMANDS = [
     "reproduce",
     "serve",
     "fetch",
+    "models",
     "tune",
+    "read",
+    "ask",
+    "chat",
+    "documents",
+    "verify",
 ]
-
-
-def loaded(code: str) -> set[str]:
-    """The top-level modules that a process has loaded after this code."""
-    script = f"import sys\ntry:\n    {code}\nexcept SystemExit as stopped:\n    assert not stopped.code\n"
-    script += "print('modules', *{name.partition('.')[0] for name in sys.modules})"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    last = ran.stdout.splitlines()[-1].split()
-    assert last[0] == "modules"
-    return set(last[1:])
 
 
 def test_importing_the_package_imports_no_other():
@@ -41,7 +34,7 @@ def test_importing_the_package_imports_no_other():
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["-h"], ["--version"], ["methods"], ["methods", "--json"], ["eval", "--list"],
+    "args", [["--help"], ["-h"], ["--version"], ["methods"], ["methods", "--json"], ["models"], ["eval", "--list"],
              *([name, "--help"] for name in COMMANDS)],
 )  # fmt: skip
 def test_what_computes_nothing_loads_neither(args):

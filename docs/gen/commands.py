@@ -29,7 +29,8 @@ def _section(name: str, command: Any) -> str:
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     shown = " ".join(_metavar(p) for p in arguments)
     lines = [f"### {name}", "", _plain(command.help), "", "```console"]
-    lines += [" ".join(part for part in (f"$ {name}", shown, "[OPTIONS]") if part), "```"]
+    lines += [" ".join(part for part in (f"$ {name}", shown, "[OPTIONS]") if part)]
+    lines += [f"$ {line}" for line in getattr(command.callback, "examples", ())] + ["```"]
     if parameters:
         lines += ["", "| | default | |", "| --- | --- | --- |"]
         lines += [f"| `{_name(p)}` | {_default(p)} | {_plain(p.help or '')} |" for p in parameters]

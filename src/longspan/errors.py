@@ -29,6 +29,14 @@ class DocumentError(LongspanError):
     """A document cannot be read, opened or asked; what was there before is as it was."""
 
 
+class GradientError(LongspanError, RuntimeError):
+    """A forward has no gradients."""
+
+
+class MethodError(LongspanError, TypeError):
+    """The class of a method contradicts itself."""
+
+
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

@@ -155,6 +155,14 @@ def test_what_is_printed_is_the_answer(run, folder, tmp_path, monkeypatch):
     assert run(*ask).out == text + "\n" and json.loads(run(*ask, "--json").out)["answer"] == text
 
 
+def test_model_and_prompt_are_given_by_place_or_by_option(run, folder):
+    ask = ["--max-new-tokens", 3, "--quiet"]
+    ways = [[folder, "Hello"], ["--model", folder, "Hello"], [folder, "--prompt", "Hello"]]
+    expected = run("generate", "--model", folder, "--prompt", "Hello", *ask)
+    assert expected.code == 0 and expected.out.strip()
+    assert all(run("generate", *way, *ask) == expected for way in ways)
+
+
 def test_generate_in_bfloat16(run, folder):
     ran = run("generate", "--model", folder, "--prompt", "Hello", "--dtype", "bfloat16", "--max-new-tokens", 4)
     assert ran.code == 0

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from longspan.cli.doctor import parse_length
+from longspan.cli import options
 from longspan.errors import LongspanError
 
 QUICK = ("--seconds", "0.3", "--device", "cpu")
@@ -85,10 +85,10 @@ def test_weights_that_do_not_fit_are_not_loaded(run, folder, monkeypatch):
     ],
 )
 def test_lengths(text, tokens):
-    assert parse_length(text, window=512) == tokens
+    assert options.length("--length", text, window=512) == tokens
 
 
 @pytest.mark.parametrize("text", ["", "k", "-1", "0", "1.5", "1e5", "4xx", "200 k", "nan", "9" * 400])
 def test_lengths_that_are_none(text):
-    with pytest.raises(LongspanError, match="--length must be a number of tokens"):
-        parse_length(text, window=512)
+    with pytest.raises(LongspanError, match="--length takes tokens"):
+        options.length("--length", text, window=512)

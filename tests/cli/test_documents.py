@@ -13,6 +13,7 @@ import pytest
 
 from longspan.cli.ask import typed
 from support.command_line import refused
+from support.loaded_modules import loaded
 
 ASK = "Who is the narrator?"
 
@@ -133,6 +134,12 @@ def test_documents_and_verify(run, document, tmp_path):
     assert "no document in it" in run("documents", empty).err
 
 
+@pytest.mark.parametrize("command", ["documents", "verify"])
+def test_neither_loads_torch(document, command):
+    got = loaded(f"from longspan.cli import main; main([{command!r}, {str(document)!r}])")
+    assert not got & {"torch", "transformers", "numpy"}
+
+
 def test_folders_that_may_not_be_looked_into(run, document, tmp_path, monkeypatch):
     """Such as lost+found beside the documents, and a document of somebody else."""
     (tmp_path / "lost+found").mkdir()
@@ -165,6 +172,16 @@ def test_names_of_texts(run, folder, tmp_path, monkeypatch):
     refused(run("ask", out, ASK, "--html", ""), "the name is empty")
     assert run("ask", out, ASK, "--kv-tier", "disk", "--max-new-tokens", "2").code == 0
     refused(run("ask", out, ASK, "--kv-tier", "attic"), "attic")
+
+
+def test_a_document_without_a_name_is_called_after_its_text(run, folder, book, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = run("read", book, "--model", folder)
+    assert ran.code == 0 and ran.out == "book.longspan\n" and (tmp_path / "book.longspan" / "manifest.json").is_file()
+    (tmp_path / "book.md").write_text("Another text.")
+    refused(run("read", "book.md", "--model", folder), "book.longspan", "already holds a document of another")
+    refused(run("read", "-", "--model", folder), "--out is missing: a text on stdin")
+    refused(run("read", book, "--append"), "--out is missing: name the document")
 
 
 def test_one_line(run, folder, book, document, tmp_path):

@@ -27,7 +27,7 @@ COMMANDS = {
     "doctor": ["doctor", "bundled", "--seconds", "1"],
     "methods": ["methods"],
     "inspect": ["inspect", "bundled"],
-    "fetch": ["fetch"],
+    "models": ["models"],
 }
 TERMINALS = {
     "narrow": (20, {}),

@@ -10,8 +10,8 @@ import torch
 import longspan
 from longspan.documents import streams
 from longspan.documents.contents import Contents, attached
-from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, forward, read_on
+from longspan.documents.state import state_bytes, state_from
 from longspan.hf import tiers
 from longspan.memory import Spill
 from longspan.methods import METHODS

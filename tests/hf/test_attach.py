@@ -33,6 +33,15 @@ def test_report_names_everything():
     assert json.loads(json.dumps(report.to_dict()))["parameters"]["chunk_size"] == 48
 
 
+def test_a_report_is_short_at_a_prompt_and_whole_in_a_notebook():
+    report = longspan.extend(make("gemma2"), "dca", angles=longspan.YaRN(factor=4), kv_tier="disk")
+    said = repr(report)
+    assert len(said.splitlines()) <= 3 and "dca:" in said and "1 of 2 layers of Gemma2ForCausalLM" in said
+    page = report._repr_html_()
+    assert page.startswith("<pre>") and all(word in page for word in ("sliding-window", "Gemma2ForCausalLM"))
+    assert len(str(report).splitlines()) > 3
+
+
 def test_original_window_is_shown():
     assert "original_max_position_embeddings 32" in str(longspan.inspect(make("gpt_oss")))
 

@@ -96,10 +96,27 @@ def test_pip_is_missing(run, tiny, monkeypatch):
     refused(run("fetch", "tiny", "-q"), "ensurepip")
 
 
-def test_without_a_name_all_are_listed(run):
-    ran = run("fetch", "--json")
-    assert ran.code == 0 and [row["name"] for row in json.loads(ran.out)] == ["smollm2", "qwen-coder", "hamlet"]
-    assert "Apache-2.0" in run("fetch").out
+def test_models_lists_what_can_be_fetched_and_what_else_is_kept(run, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    assert run("fetch", "tiny", "-q").code == 0
+    models = tmp_path / "kept" / "longspan" / "models"
+    (models / "mine").mkdir()
+    (models / "mine" / "weights").write_bytes(bytes(2_500_000))
+    (models / ".fetching-x").mkdir()
+    for name, manifest in (("a", json.dumps({"source": "/gone/big.gguf"})), ("b", "{")):
+        (models / "copies" / name / "float32").mkdir(parents=True)
+        (models / "copies" / name / "float32" / "copy.json").write_text(manifest)
+    rows = json.loads(run("models", "--json").out)
+    names = [row["name"] for row in rows]
+    assert names == ["smollm2", "qwen-coder", "tiny", "hamlet", "mine", "big.gguf", "b"]
+    by_name = dict(zip(names, rows, strict=True))
+    assert by_name["tiny"]["path"] == str(models / "tiny" / "tiny.gguf") and by_name["smollm2"]["path"] is None
+    assert by_name["mine"]["bytes"] == 2_500_000 and not by_name["mine"]["fetch"] and by_name["tiny"]["fetch"]
+    assert by_name["big.gguf"]["title"] == "copy of a GGUF file, which is gone"
+    assert by_name["b"]["title"] == "a copy that is not whole"
+    said = run("models").out
+    assert all(name in said for name in names) and "2.5" in said and "Apache-2.0" in said
+    refused(run("fetch"), "NAME is missing", "longspan models")
 
 
 def test_another_name_is_refused(run):

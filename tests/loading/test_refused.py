@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import longspan
+from longspan.install import pip_install
 from support.gguf_files import Kind, random_model, tensors, write
 
 
@@ -148,7 +149,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_packages_that_are_missing(tmp_path, whole, monkeypatch):
     monkeypatch.setattr("longspan.loading.gguf.find_spec", lambda name: None)
-    refused(Path(whole), "longspan[gguf]")
+    refused(Path(whole), pip_install("gguf"))
 
 
 def test_a_model_larger_than_memory(whole, monkeypatch):

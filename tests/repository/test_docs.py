@@ -186,7 +186,7 @@ def test_the_page_on_the_command_line_has_every_option():
                 parameter.opts if parameter.opts[0].startswith("-") else [parameter.metavar or parameter.name.upper()]
             )
             assert parameter.name == "help" or all(word in section for word in named), (name, parameter.name)
-    assert "| `--kv-tier` | `device` |" in page and "| `--model` | required |" in page
+    assert "| `--kv-tier` | `device` |" in page and "| `--length` | required |" in page
 
 
 def test_options_of_the_program_itself_come_first():

@@ -17,6 +17,7 @@ import typer
 from longspan.bundled import FOLDER
 from longspan.cli.commands import app
 from longspan.errors import LongspanError
+from longspan.install import pip_install
 from longspan.serve.host import Host
 from longspan.serve.run import serve
 from longspan.serve.settings import ServerSettings
@@ -128,7 +129,7 @@ def test_sigterm_while_the_model_is_loaded_ends_it(tmp_path):
 def test_without_its_packages_it_says_which_to_install(run, monkeypatch):  # noqa: F811
     monkeypatch.setattr("longspan.cli.serve.find_spec", lambda _: None)
     ran = run("serve", "bundled")
-    assert ran.code == 1 and "pip install 'longspan[serve]'" in ran.err and len(ran.err.splitlines()) == 1
+    assert ran.code == 1 and pip_install("serve") in ran.err and len(ran.err.splitlines()) == 1
 
 
 def test_options_by_environment(run, monkeypatch):  # noqa: F811

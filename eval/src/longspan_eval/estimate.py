@@ -40,6 +40,11 @@ class Pace:
             total, n = lengths.get(measure.length, (0.0, 0))
             lengths[measure.length] = total + sample.seconds, n + 1
 
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether no sample says how long anything takes."""
+        return not self._known
+
     def of_method(self, measure: Measure) -> float | None:
         """Seconds, from samples of the same method, of the same name if there are any; None while there are none."""
         method = measure.spec.label

@@ -15,6 +15,7 @@ from logging import ERROR
 import torch
 
 from longspan.errors import LongspanError
+from longspan.install import pip_install
 from longspan_eval.measure import Measure
 from longspan_eval.pool import Died, Load, together
 from longspan_eval.run import Measured, Skip
@@ -27,7 +28,7 @@ LIVES = 2  # actors that one prompt may cost: a killed one proves little, two of
 def require() -> None:
     """Raise LongspanError if Ray is not installed."""
     if find_spec("ray") is None:
-        raise LongspanError("Ray is missing; install it with pip install 'longspan[ray]', or leave out --ray")
+        raise LongspanError(f"Ray is missing; install it with {pip_install('ray')}, or leave out --ray")
 
 
 class Cluster:

@@ -43,11 +43,13 @@ class Subject:
     config_sha256: str = ""
 
     @classmethod
-    def of(cls, model: PreTrainedModel, tokenizer: Any = None, *, window: int | None = None) -> Subject:
-        """The subject of a model, which has to be in memory; ``window`` unless the config is right about it."""
+    def of(
+        cls, model: PreTrainedModel, tokenizer: Any = None, *, window: int | None = None, sha256: str | None = None
+    ) -> Subject:
+        """The subject of a model; ``window`` unless the config is right about it, ``sha256`` unless it is in memory."""
         return cls(
             window=window_of(model) if window is None else window,
-            sha256=weights_hash(model),
+            sha256=weights_hash(model) if sha256 is None else sha256,
             tokenizer_sha256="" if tokenizer is None else tokenizer_hash(tokenizer),
             name=model_name(model),
             dtype=dtype_name(model),

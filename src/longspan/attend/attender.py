@@ -18,6 +18,7 @@ from longspan.attend.steps.general import GeneralStep
 from longspan.attend.steps.token_cpu import TokenStep
 from longspan.attend.tables import Tables
 from longspan.calibration import Calibration
+from longspan.errors import LongspanError
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import Impl, check_impl, runs_in_c
 from longspan.memory import JoinedStores, KVStore
@@ -57,7 +58,7 @@ class Attender:
     ) -> None:
         check_impl(impl)
         if step not in get_args(Step):
-            raise ValueError(f"step must be one of {', '.join(get_args(Step))}, not {step!r}")
+            raise LongspanError(f"step must be one of {', '.join(get_args(Step))}, not {step!r}")
         method.check_calibration(calibration)
         method.check_reach(window)
         self.method, self.window, self.impl, self.calibration, self.step = method, window, impl, calibration, step
@@ -80,7 +81,7 @@ class Attender:
     @observer.setter
     def observer(self, observer: Observer | None) -> None:
         if self.chooser is None:
-            raise ValueError(f"{self.method.name} keeps keys by their index, so there are no choices to observe")
+            raise LongspanError(f"{self.method.name} keeps keys by their index, so there are no choices to observe")
         self.chooser.observer = observer
 
     def new_index(self, layer: int, rope: Rope) -> Any:
@@ -137,7 +138,7 @@ class Attender:
             if not isinstance(out, str):
                 return out
             if self.step == "token" and store.length:
-                raise ValueError(f"step='token' cannot run here: {out}; use step='auto'")
+                raise LongspanError(f"step='token' cannot run here: {out}; use step='auto'")
         if self._without_c:
             with cpu.disabled():
                 return self._general(q, k, v, layer, store)
@@ -146,7 +147,7 @@ class Attender:
     def _run_joined(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, joined: JoinedStores) -> Tensor:
         """``run`` of one token of each store; those that C cannot compute together go one by one."""
         if q.shape[2] != 1 or not len(q) == len(layer.padding) == len(joined.stores):
-            raise ValueError(
+            raise LongspanError(
                 f"{len(joined.stores)} joined stores take in one token each, not {q.shape[2]} of {len(q)} rows"
             )
         if self.step == "parts":

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from longspan.calibration.projection import flat_keys, flat_queries
+from longspan.errors import CalibrationError
 
 
 class Moments:
@@ -34,7 +35,7 @@ class Moments:
             ValueError: the heads or channels of the keys differ from ``kv_heads`` and ``key_dim``.
         """
         if k.shape[1] != self.kv_heads or k.shape[-1] != self.key_dim:
-            raise ValueError(
+            raise CalibrationError(
                 f"keys must have {self.kv_heads} heads of {self.key_dim} channels, not {k.shape[1]} heads of "
                 f"{k.shape[-1]}"
             )
@@ -64,7 +65,7 @@ class Moments:
             ValueError: no tokens were added.
         """
         if self.tokens == 0:
-            raise ValueError("the moments have no tokens: add queries and keys first")
+            raise CalibrationError("the moments have no tokens: add queries and keys first")
         mean = self._k / self.tokens
         return (self._qq / self.tokens)[None], (self._kk / self.tokens - torch.outer(mean, mean))[None]
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longspan.errors import CalibrationError
+
 
 @dataclass(frozen=True, eq=False)
 class Projection:
@@ -32,14 +34,14 @@ class Projection:
     def __post_init__(self) -> None:
         for name, x in (("theta_q", self.theta_q), ("theta_k", self.theta_k)):
             if x.dtype != torch.float32 or x.dim() not in (2, 3) or 0 in x.shape:
-                raise ValueError(
+                raise CalibrationError(
                     f"{name} must be a float32 tensor [d', channels] or [heads, d'', channels], "
                     f"not {x.dtype} {list(x.shape)}"
                 )
             if not bool(x.isfinite().all()):
-                raise ValueError(f"{name} contains numbers that are not finite")
+                raise CalibrationError(f"{name} contains numbers that are not finite")
         if self.theta_q.shape != self.theta_k.shape:
-            raise ValueError(
+            raise CalibrationError(
                 f"theta_q {list(self.theta_q.shape)} and theta_k {list(self.theta_k.shape)} differ in shape"
             )
 
@@ -81,7 +83,7 @@ def group_sum(q: Tensor, kv_heads: int, key_dim: int | None = None) -> Tensor:
     """
     batch, heads, tokens, channels = q.shape
     if kv_heads < 1 or heads % kv_heads or (key_dim is not None and channels != key_dim):
-        raise ValueError(
+        raise CalibrationError(
             f"{heads} query heads of {channels} channels do not form equal groups for {kv_heads} key heads"
             + ("" if key_dim is None else f" of {key_dim}")
         )

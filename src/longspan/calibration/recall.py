@@ -13,6 +13,7 @@ from torch import Tensor
 from longspan.calibration.projection import Projection, flat_keys, flat_queries, group_sum
 from longspan.errors import CalibrationError
 from longspan.files import save_figure
+from longspan.install import pip_install
 from longspan.terminal import Column, Sheet, plain_text
 
 
@@ -32,7 +33,7 @@ def recall(q: Tensor, k: Tensor, projection: Projection, top: int) -> float:
         ValueError: ``top`` is out of range.
     """
     if not 1 <= top <= k.shape[2]:
-        raise ValueError(f"top must be 1 to the number of keys, {k.shape[2]}, not {top}")
+        raise CalibrationError(f"top must be 1 to the number of keys, {k.shape[2]}, not {top}")
     if projection.per_head:
         exact = group_sum(q.float(), k.shape[1]) @ k.float().mT
     else:
@@ -124,7 +125,7 @@ class RecallReport:
             OSError: the file cannot be written.
         """
         if find_spec("matplotlib") is None:
-            raise CalibrationError("the plot needs matplotlib: pip install 'longspan[plot]'")
+            raise CalibrationError(f"the plot needs matplotlib: {pip_install('plot')}")
         import matplotlib
 
         matplotlib.use("Agg")

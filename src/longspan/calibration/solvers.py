@@ -11,6 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from longspan.errors import CalibrationError
+
 Solver = Literal["closed_form", "sgd", "pca"]
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
 """The names of the solvers."""
@@ -84,12 +86,12 @@ def sgd(
     """
     groups, samples, channels = q.shape
     if k.shape != q.shape or q.dtype != torch.float32 or k.dtype != torch.float32:
-        raise ValueError(
+        raise CalibrationError(
             f"q and k must be float32 tensors of one shape, not {q.dtype} {list(q.shape)} and {k.dtype} {list(k.shape)}"
         )
     _check_rank(rank, channels)
     if samples < batch:
-        raise ValueError(f"one batch needs {batch} samples, and q and k have {samples}")
+        raise CalibrationError(f"one batch needs {batch} samples, and q and k have {samples}")
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode(False), torch.enable_grad():
         q, k = q.detach().clone(), k - k.mean(1, keepdim=True)
@@ -121,15 +123,15 @@ def _root(c: Tensor) -> Tensor:
 def _check(c_q: Tensor, c_k: Tensor, rank: int) -> None:
     square = c_q.dim() == 3 and c_q.shape[-1] == c_q.shape[-2] and c_q.shape == c_k.shape
     if not square or c_q.dtype != torch.float64 or c_k.dtype != torch.float64:
-        raise ValueError(
+        raise CalibrationError(
             "second moments must be float64 tensors [G, d, d], not "
             f"{c_q.dtype} {list(c_q.shape)} and {c_k.dtype} {list(c_k.shape)}"
         )
     if not bool(c_q.isfinite().all() and c_k.isfinite().all()):
-        raise ValueError("the second moments of queries or keys are not finite: the model overflows on this text")
+        raise CalibrationError("the second moments of queries or keys are not finite: the model overflows on this text")
     _check_rank(rank, c_q.shape[-1])
 
 
 def _check_rank(rank: int, channels: int) -> None:
     if not 1 <= rank <= channels:
-        raise ValueError(f"a reduced size must be 1 to {channels}, the number of channels, not {rank}")
+        raise CalibrationError(f"a reduced size must be 1 to {channels}, the number of channels, not {rank}")

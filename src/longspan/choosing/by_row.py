@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longspan.choosing.base import Choosing
 from longspan.choosing.queries import QueryBlock
+from longspan.errors import LongspanError
 from longspan.kernels.gathered import PerRow
 from longspan.positions import ChosenPositionMap
 
@@ -59,7 +60,7 @@ def check_positions(at: Tensor, count: int, positions: ChosenPositionMap) -> Non
     """``ValueError`` if positions ``at``, of any shape, leave a table of ``count``, past which a kernel would read."""
     low, high = (int(x) for x in at.aminmax()) if at.numel() else (0, 0)
     if low < 0 or high >= count:
-        raise ValueError(
+        raise LongspanError(
             f"{type(positions).__name__} sees chosen keys from positions {low} to {high}, outside of the {count} "
             "positions of the window; its positions are at least 0 and at most its reach"
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 from longspan.choosing.tail import Tail
 from longspan.choosing.unit_index import UnitIndex
 from longspan.dtypes import accumulator, widen
-from longspan.errors import CacheError
+from longspan.errors import CacheError, LongspanError
 from longspan.kernels.scores import products, representations
 from longspan.memory import Slot
 from longspan.rope import Rope
@@ -72,7 +72,7 @@ class ChunkIndex(UnitIndex):
             ValueError: the representation of keys and values of different sizes.
         """
         if self.kind == "representation" and k.shape[-1] != v.shape[-1]:
-            raise ValueError(
+            raise LongspanError(
                 f"a chunk's representation scores its keys (size {k.shape[-1]}) by a mean of its values (size "
                 f"{v.shape[-1]}), which requires equal sizes; use another score, such as score='bounds'"
             )

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 SHOWN = 5  # passages
 
 
+@options.examples(
+    "longspan methods | longspan read - --model bundled --out methods.longspan",
+    'longspan ask methods.longspan "Which method keeps every key?"',
+    'longspan ask methods.longspan "Which method keeps every key?" --passages',
+)
 def ask(
     document: options.DocumentArgument,
     question: Annotated[str, typer.Argument(help="The question.")],

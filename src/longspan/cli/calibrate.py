@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 REPORT_TOKENS = 16_384
 
 
+@options.examples(
+    "longspan methods | longspan calibrate bundled --text - --tokens 600 --out esa.safetensors",
+    "longspan inspect bundled --method esa --calibration esa.safetensors",
+)
 def calibrate(
     context: typer.Context,
     model: options.ModelArgument,

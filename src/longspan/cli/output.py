@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from longspan.errors import LongspanError, printable
+from longspan.install import pip_install
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -74,7 +75,7 @@ def no_pictures(console: Console) -> bool:
     """Whether matplotlib is missing; prints a note if so."""
     missing = find_spec("matplotlib") is None
     if missing:
-        say(console, "no pictures: matplotlib is missing (pip install 'longspan[plot]')")
+        say(console, f"no pictures: matplotlib is missing ({pip_install('plot')})")
     return missing
 
 

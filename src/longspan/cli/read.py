@@ -33,12 +33,22 @@ RETOLD = 30.0  # seconds from one line about the progress to the next, in a log
 _OF_READING = ("method", "window", "settings", "angles", "calibration", "layout", "prefill_chunk", "text", "kv_dir")
 
 
+@options.examples(
+    "longspan methods | longspan read - --model bundled --out methods.longspan",
+    "longspan documents",
+)
 def read(
     context: typer.Context,
     texts: Annotated[
         list[Path], typer.Argument(help="Text, PDF or HTML files, an empty line between them; - is a text on stdin.")
     ],
-    out: Annotated[Path, options.new_path("The folder of the document: a new one, or its own with --append.")],
+    out: Annotated[
+        Path | None,
+        options.new_path(
+            "The folder of the document: a new one, or its own with --append; default: NAME.longspan in the current "
+            "folder for a first text NAME.txt."
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help=f"{options.MODEL} With --append the document's own unless given.")
     ] = None,
@@ -79,6 +89,7 @@ def read(
 
     The same command continues a reading that was stopped.
     """
+    out = _folder_for(texts[0], append) if out is None else out
     if append:
         if given := options.given(context, _OF_READING):
             raise LongspanError(f"--append uses the settings of the document; leave out {given}")
@@ -132,6 +143,15 @@ def read(
     if append and document.tokens == before:
         say(console, f"{out}: ends with this text already; nothing was appended")
     _tell(document, out, before, time.perf_counter() - began, as_json, console)
+
+
+def _folder_for(text: Path, append: bool) -> Path:
+    """The folder that a document gets if none is named."""
+    if append:
+        raise LongspanError("--out is missing: name the document to which --append adds the texts")
+    if text == STDIN:
+        raise LongspanError("--out is missing: a text on stdin has no name that its document could get")
+    return Path(f"{text.stem}.longspan")
 
 
 def _tell(document: Document, out: Path, before: int, seconds: float, as_json: bool, console: Console) -> None:

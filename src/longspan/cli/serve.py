@@ -13,6 +13,7 @@ import typer
 from longspan.cli import options
 from longspan.cli.output import hushed, notes, refusals, say
 from longspan.errors import LongspanError
+from longspan.install import pip_install
 from longspan.loading.models import load_model, load_tokenizer
 from longspan.loading.names import origin
 
@@ -24,6 +25,10 @@ def _option(variable: str, help: str, **limits: Any) -> Any:
     return typer.Option(help=help, envvar=f"LONGSPAN_{variable}", **limits)
 
 
+@options.examples(
+    "longspan serve bundled",
+    "longspan serve bundled --demo --port 8001",
+)
 def serve(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help=options.MODEL, envvar="LONGSPAN_MODEL")],
@@ -116,7 +121,7 @@ def serve(
 ) -> None:
     """Serve a model and its documents through OpenAI's API, with a page at /. Ctrl-C stops it once all is answered."""
     if any(find_spec(package) is None for package in _NEEDED):
-        raise LongspanError("`longspan serve` requires more packages: pip install 'longspan[serve]'")
+        raise LongspanError(f"`longspan serve` requires more packages: {pip_install('serve')}")
     from longspan.serve.settings import ServerSettings
     from longspan.serve.sockets import bound
 

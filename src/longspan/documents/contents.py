@@ -15,12 +15,13 @@ from longspan.documents import segments as files_of_segments
 from longspan.documents.encoded import Encoded, InMemory
 from longspan.documents.layout import encode_text
 from longspan.documents.manifest import Segment, Source, Stream
-from longspan.documents.streams import State, new_cache
+from longspan.documents.state import State
+from longspan.documents.streams import new_cache
 from longspan.errors import DocumentError
 from longspan.hf.attach import attachment_of
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
-from longspan.memory.segments import Part
+from longspan.machine.parts import Part
 from longspan.model.parallel import split_reason
 
 NOWHERE = (-1, -1)  # the place of a token that is not of the text

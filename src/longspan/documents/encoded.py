@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from longspan.documents import fingerprint
-from longspan.documents.folder import Folder, tensors_from
+from longspan.deferred import torch
+from longspan.documents.folder import Folder
 from longspan.documents.manifest import Manifest
+from longspan.documents.state import entries_from
 from longspan.errors import DocumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NAMES = "ids", "places"
+_CODES = {"I32": "i", "I64": "q"}  # the types of numbers in a file of tokens, as array calls them
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,8 @@ class InMemory:
 
     @cached_property
     def sha256(self) -> str:
+        from longspan.documents import fingerprint  # which loads torch
+
         return fingerprint.ids_of(self.ids)
 
     @property
@@ -66,6 +74,7 @@ class InFiles:
         self.length, self.sha256, self.keeps_text = facts.tokens, facts.tokens_sha256, facts.keeps_text
         # One lock for both: threads that need them first would read the same file at once.
         self._lock, self._refused = RLock(), dict[str, str]()
+        self._numbers: tuple[array[int], array[int]] | None = None
         self._loaded: tuple[Tensor, Tensor] | None = None
         self._loaded_text: str | None = None
         self._tokens, self._text = f"tokens-{number:04}.safetensors", f"text-{number:04}.txt"
@@ -94,17 +103,33 @@ class InFiles:
     def _tensors(self) -> tuple[Tensor, Tensor]:
         with self._lock:
             if self._loaded is None:
-                self._loaded = self._load_tensors()
+                types = {"i": torch.int32, "q": torch.int64}
+                ids, places = (torch.frombuffer(x, dtype=types[x.typecode]).long() for x in self._read_numbers())
+                self._loaded = ids, places.view(-1, 2)
+                self._numbers = None
             return self._loaded
 
-    def _load_tensors(self) -> tuple[Tensor, Tensor]:
+    def check(self) -> None:
+        """Read all that is here and compare it with the manifest, without torch; raises ``DocumentError``."""
+        self._read_numbers()
+        _ = self.text
+
+    def _read_numbers(self) -> tuple[array[int], array[int]]:
+        """The ids, and the places one after the other."""
+        with self._lock:
+            if self._numbers is None:
+                self._numbers = self._load_numbers()
+            return self._numbers
+
+    def _load_numbers(self) -> tuple[array[int], array[int]]:
         try:
-            tensors, _ = tensors_from(self._read(self._tokens))
-            ids, places = tensors["ids"].long(), tensors["places"].long()
+            entries, _ = entries_from(self._read(self._tokens))
+            ids, places = (array(_CODES[entries[name]["dtype"]], bytes(entries[name]["data"])) for name in _NAMES)
         except KeyError as error:
             raise DocumentError(f"{self._folder}: {self._tokens} has no {error}; read the text again") from None
-        shapes = tuple(ids.shape), tuple(places.shape)
-        if shapes != ((self.length,), (self.length, 2)) or fingerprint.ids_of(ids) != self.sha256:
+        shapes = [entries[name]["shape"] for name in _NAMES]
+        good = shapes == [[self.length], [self.length, 2]]
+        if not good or hashlib.sha256(array("q", ids).tobytes()).hexdigest() != self.sha256:
             raise DocumentError(f"{self._folder}: its tokens do not match its manifest; read the text again")
         return ids, places
 
@@ -130,7 +155,8 @@ class InFiles:
             text = self._read(self._text).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
             raise DocumentError(f"{self._folder}: {self._text}: {error}; read the text again") from None
-        if int(self.places.max()) > len(text):
+        end = max(self._read_numbers()[1]) if self._loaded is None else int(self._loaded[1].max())
+        if end > len(text):
             raise DocumentError(f"{self._folder}: its tokens point outside of its text; read the text again")
         return text
 

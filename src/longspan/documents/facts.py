@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from longspan import rope
 from longspan.documents import fingerprint
 from longspan.documents.contents import Contents
 from longspan.documents.folder import Folder
@@ -18,12 +17,11 @@ from longspan.documents.manifest import FORMAT, Facts, Layout, differences, plai
 from longspan.errors import DocumentError
 from longspan.hf.calibration.check import dtype_name
 from longspan.hf.hooks import Attachment
-from longspan.methods import METHODS, Method
+from longspan.methods import METHODS
 from longspan.text.encode import tokenizer_hash
 from longspan.version import __version__
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
-_ANGLES = {kind.__name__: kind for kind in (rope.Angles, rope.PI, rope.NTK, rope.DynamicNTK, rope.YaRN)}
 # Fields that have to match to go on from a document, in the order of the report, with the way out.
 _HAVE_TO_MATCH = {
     "model": "load the model that read it",
@@ -109,28 +107,6 @@ def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
     if manifest is None or manifest.facts.layout.name != "chat":
         return layout
     return manifest.facts.layout if manifest.facts.tokenizer_sha256 == tokenizer_hash(tokenizer) else layout
-
-
-def method_of(facts: Facts) -> Method:
-    """The method that a manifest names.
-
-    Raises:
-        DocumentError: there is no such method, or it cannot have these parameters.
-    """
-    kind, angles = METHODS.get(facts.method), dict(facts.angles)
-    scaled = _ANGLES.get(str(angles.pop("name", None)))
-    if kind is None or scaled is None:
-        raise DocumentError(
-            f"its method is {facts.method!r} under {facts.angles.get('name')!r}, which this longspan does not have; "
-            "use the version of longspan that wrote it"
-        )
-    try:
-        return kind(**facts.parameters, angles=scaled(**angles))
-    except (TypeError, ValueError) as error:
-        raise DocumentError(
-            f"its method {facts.method} is not possible as its manifest states it: {error}; the manifest is damaged, "
-            "read the text again"
-        ) from None
 
 
 def difference(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> str | None:

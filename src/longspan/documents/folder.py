@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import stat
@@ -13,19 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
-
 from longspan import files
 from longspan.documents.manifest import LONGEST, Manifest, Stored, parse
 from longspan.documents.segments import size_of
-from longspan.documents.streams import State
 from longspan.errors import DocumentError
 
 MANIFEST, READING, CALIBRATION = "manifest.json", "reading.json", "calibration.safetensors"
 _OURS = re.compile(r"(data|tokens|state|text|reading)-\d{4,12}\.(bin|safetensors|txt)|" + re.escape(READING))
-_KEY = "longspan_document"  # one entry of the header: several would come in random order
 # The most bytes of a file: a number, more for each token, more for each byte of the segments. longspan writes far less.
 _LIMITS = {
     "manifest": (LONGEST, 0, 0), "calibration": (2**30, 0, 0), "tokens": (2**16, 16, 0), "text": (2**20, 2**10, 0),
@@ -248,36 +241,3 @@ def open_data(folder: Folder, manifest: Manifest, number: int, *, change: bool =
 def data_name(number: int) -> str:
     """The file of a segment."""
     return f"data-{number:04}.bin"
-
-
-def state_bytes(state: State) -> bytes:
-    """A state as one safetensors file."""
-    data: bytes = save(dict(state.tensors), metadata={_KEY: json.dumps(state.counts, sort_keys=True)})
-    return data
-
-
-def state_from(data: bytes) -> State:
-    """Inverts ``state_bytes``; raises ``DocumentError``."""
-    tensors, head = tensors_from(data)
-    try:
-        counts = json.loads(head)
-        good = isinstance(counts, dict) and all(
-            isinstance(values, list) and all(type(x) is int for x in values) for values in counts.values()
-        )
-    except (ValueError, RecursionError):
-        good = False
-    if not good:
-        raise DocumentError("its state has no counts; it is damaged, read the text again")
-    return State(tensors, counts)
-
-
-def tensors_from(data: bytes) -> tuple[dict[str, Tensor], str]:
-    """The tensors of a safetensors file, of any shape, and our entry of its header; raises ``DocumentError``."""
-    try:
-        size = int.from_bytes(data[:8], "little")
-        head = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-        return dict(load(data)), str(head.get(_KEY, "null"))
-    except (SafetensorError, ValueError, AttributeError, RecursionError) as error:
-        raise DocumentError(
-            f"not a complete safetensors file ({' '.join(str(error).split())}); read the text again"
-        ) from None

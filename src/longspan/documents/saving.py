@@ -16,11 +16,12 @@ from longspan.documents import segments as files_of_segments
 from longspan.documents.canary import make_canary
 from longspan.documents.contents import Contents
 from longspan.documents.facts import facts_of
-from longspan.documents.folder import CALIBRATION, Folder, data_name, state_bytes
+from longspan.documents.folder import CALIBRATION, Folder, data_name
 from longspan.documents.manifest import Facts, Layout, Manifest, Segment, Stored
+from longspan.documents.state import state_bytes
 from longspan.errors import DocumentError
 from longspan.hf.hooks import Attachment
-from longspan.memory.segments import read_into
+from longspan.machine.parts import read_into
 
 COPIED_AT_ONCE = 2**24  # bytes that are copied at a time
 

@@ -8,24 +8,27 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from longspan.deferred import torch
 from longspan.documents.manifest import ENTRIES, Segment, Stream, StreamSpan
 from longspan.errors import DocumentError
-from longspan.memory.segments import ALIGN, Part, read_into, unit
+from longspan.machine.parts import ALIGN, Part, read_into, unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _EDGE = 4096  # bytes at both ends of a stream that are checked at every opening
 _MOST_ENTRIES = 64  # of an index, for each token
 _AT_ONCE = 2**22  # bytes that are read for a checksum at a time
+# Bytes of a number by torch's name of its type, which `longspan verify` knows without torch.
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+_BYTES |= {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 
 def bytes_of(stream: Stream) -> int:
     """Bytes of one entry of one head."""
-    dtype: torch.dtype = getattr(torch, stream.dtype)
-    return stream.width * dtype.itemsize
+    return stream.width * _BYTES[stream.dtype]
 
 
 def plan(start: int, room: int, starts: Sequence[int], rooms: Sequence[int]) -> Segment:
@@ -143,7 +146,7 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *
     """
     for stream in streams:
         sized = 0 < stream.heads <= 2**20 and 0 < stream.width <= 2**24
-        if not sized or not isinstance(getattr(torch, stream.dtype, None), torch.dtype):
+        if not sized or stream.dtype not in _BYTES:
             raise DocumentError(f"layer {stream.layer}, {stream.name}: no stream has this size and type: {stream}")
     at, entries = 0, [0] * len(streams)
     for n, segment in enumerate(segments):

@@ -16,29 +16,19 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from longspan.choosing.saved import Entries, SavableIndex, SavedIndex
 from longspan.choosing.selector import Selector
 from longspan.documents.manifest import ENTRIES, Stream
+from longspan.documents.state import State
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
 from longspan.hf.stock import IdleLayer, keeps_nothing
 from longspan.hf.tiers import new_spill
+from longspan.machine.parts import Part
 from longspan.memory import KVTier
 from longspan.memory.mapped import Kind, TokenBlock
-from longspan.memory.segments import Access, Part, lay
+from longspan.memory.segments import Access, lay
 
 _VALUES = "values"
 _STOCK = ("stock keys", "stock values")
-
-
-@dataclass(frozen=True)
-class State:
-    """Small state that does not only grow: the inputs of unfinished units, sliding windows, and counts.
-
-    Attributes:
-        tensors: by name. counts: whole numbers, by name.
-    """
-
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    counts: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass

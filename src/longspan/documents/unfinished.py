@@ -11,9 +11,10 @@ from typing import Any
 
 from longspan.documents.contents import Contents
 from longspan.documents.facts import difference
-from longspan.documents.folder import READING, Folder, data_name, open_data, state_bytes, state_from
+from longspan.documents.folder import READING, Folder, data_name, open_data
 from longspan.documents.manifest import Facts, Manifest, Segment
 from longspan.documents.segments import SegmentChecksums, check
+from longspan.documents.state import state_bytes, state_from
 from longspan.errors import DocumentError
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Unpack
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel
@@ -20,7 +20,7 @@ from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
 from longspan.hf.generation import shadow, unshadow
 from longspan.hf.hooks import Attachment
-from longspan.hf.prepare import ExtendOptions, prepare
+from longspan.hf.prepare import prepare
 from longspan.hf.threads import alone
 from longspan.kernels.banded import Impl
 from longspan.memory import KVTier
@@ -36,7 +36,7 @@ _changing = RLock()  # a probe sends the model's layers elsewhere for a while: n
 
 def extend(
     model: PreTrainedModel,
-    method: str | Method | Angles = "dca",
+    method: str | Method | Angles | type[Method | Angles] = "dca",
     *,
     window: int | None = None,
     angles: Angles | None = None,
@@ -45,6 +45,7 @@ def extend(
     kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
+    **parameters: Any,
 ) -> Report:
     """Let a model read beyond its window, in place.
 
@@ -52,8 +53,8 @@ def extend(
 
     Args:
         model: a causal transformers model with rotary positions; see the page on models for those that it rejects.
-        method: a name in ``METHODS``, a method, scaled angles (full attention under those), or ``"auto"``, which
-            chooses by ``length``, window, memory and calibration and reports the choice and the reason; see
+        method: a name in ``METHODS``, a method or its class, scaled angles (full attention under those), or ``"auto"``,
+            which chooses by ``length``, window, memory and calibration and reports the choice and the reason; see
             ``longspan.model.auto``. A name that ends in ``.json`` is a preset's file, written by ``longspan tune``; it
             states the window, too.
         window: the trained window in tokens; default: ``max_position_embeddings`` of the config.
@@ -75,6 +76,8 @@ def extend(
             folder for temporary files. The files have no names and are deleted with the cache or the process.
         length: tokens of the longest prompt and its answer, for ``"auto"`` and for methods with a target length
             that have no value of their own.
+        parameters: those of the method or of its angles, if it is given by its name or class:
+            ``extend(model, "dca", chunk_size=3)`` is ``extend(model, DCA(chunk_size=3))``.
 
     Returns:
         The layers that run the method, the layers that stay stock, and the reasons.
@@ -83,7 +86,7 @@ def extend(
         AttachError: a layer is not supported, or there is none to attach to; the model is unchanged.
         CalibrationError: the calibration cannot be read or belongs to another model; the model is unchanged.
         CacheError: ``kv_tier`` does not support this method on this device; the model is unchanged.
-        ValueError: a parameter is invalid, ``kv_dir`` included, or the named ``impl`` cannot run.
+        LongspanError: a parameter is unknown or invalid, ``kv_dir`` included, or the named ``impl`` cannot run.
     """
     inner = unwrap(model)
     with _changing, alone(inner):
@@ -92,7 +95,7 @@ def extend(
         try:
             report, attender, layers = prepare(
                 model, method, window=window, angles=angles, impl=impl, calibration=calibration, kv_tier=kv_tier,
-                kv_dir=kv_dir, length=length,
+                kv_dir=kv_dir, length=length, **parameters,
             )  # fmt: skip
         except BaseException:
             if previous is not None:
@@ -119,13 +122,13 @@ def restore(model: PreTrainedModel) -> None:
 
 @contextmanager
 def extended(
-    model: PreTrainedModel, method: str | Method | Angles = "dca", **options: Unpack[ExtendOptions]
+    model: PreTrainedModel, method: str | Method | Angles | type[Method | Angles] = "dca", **options: Any
 ) -> Iterator[Report]:
     """``extend`` for a ``with`` block; what was attached before is attached again after it.
 
     Args:
         options: those of ``extend``: ``window``, ``angles``, ``impl``, ``calibration``, ``kv_tier``, ``kv_dir``,
-            ``length``.
+            ``length``, and parameters of the method.
     """
     inner = unwrap(model)
     with _changing:
@@ -140,12 +143,14 @@ def extended(
                 _attach(inner, previous)
 
 
-def inspect(model: PreTrainedModel, method: str | Method | Angles = "dca", **options: Unpack[ExtendOptions]) -> Report:
+def inspect(
+    model: PreTrainedModel, method: str | Method | Angles | type[Method | Angles] = "dca", **options: Any
+) -> Report:
     """The report that ``extend`` would give; nothing stays changed.
 
     Args:
         options: those of ``extend``: ``window``, ``angles``, ``impl``, ``calibration``, ``kv_tier``, ``kv_dir``,
-            ``length``.
+            ``length``, and parameters of the method.
 
     Raises:
         LongspanError: the model is extended already; and what ``extend`` raises.
@@ -154,7 +159,7 @@ def inspect(model: PreTrainedModel, method: str | Method | Angles = "dca", **opt
 
 
 def examine(
-    model: PreTrainedModel, method: str | Method | Angles, **options: Unpack[ExtendOptions]
+    model: PreTrainedModel, method: str | Method | Angles | type[Method | Angles], **options: Any
 ) -> tuple[Report, Attender, list[Layer]]:
     """``prepare`` for a model that is not extended, while no other thread changes it."""
     inner = unwrap(model)

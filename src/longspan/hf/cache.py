@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.attend import Attender
-from longspan.errors import CacheError
+from longspan.errors import CacheError, LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.calls import Calls
 from longspan.hf.forward import Forward
@@ -296,7 +296,7 @@ class LongspanCache(Cache):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row ``repeats`` times, copies side by side."""
         if repeats < 1:
-            raise ValueError(f"repeats must be at least 1, not {repeats}")
+            raise LongspanError(f"repeats must be at least 1, not {repeats}")
         if self.padding is not None:
             self.reorder_cache(torch.arange(len(self.padding)).repeat_interleave(repeats))
 

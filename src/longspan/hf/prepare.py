@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -21,6 +21,7 @@ from longspan.kernels.banded import Impl
 from longspan.machine.memory import free_memory
 from longspan.memory import KVTier
 from longspan.methods import METHODS, Full, Method
+from longspan.methods.keywords import configured
 from longspan.methods.parse import no_method, parse_method
 from longspan.model.auto import choose, kv_bytes_per_token
 from longspan.model.describe import describe, describe_decoding, describe_kernels, layer_notes
@@ -33,21 +34,9 @@ from longspan.model.window import refuse_moving_frequencies, trained_on
 from longspan.rope import Angles, Rope
 
 
-class ExtendOptions(TypedDict, total=False):
-    """The options of ``extend``; see there."""
-
-    window: int | None
-    angles: Angles | None
-    impl: Impl
-    calibration: Calibration | str | Path | None
-    kv_tier: KVTier
-    kv_dir: str | os.PathLike[str] | None
-    length: int | None
-
-
 def prepare(
     model_or_wrapper: PreTrainedModel,
-    method: str | Method | Angles,
+    method: str | Method | Angles | type[Method | Angles],
     *,
     window: int | None = None,
     angles: Angles | None = None,
@@ -56,12 +45,16 @@ def prepare(
     kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
+    **parameters: Any,
 ) -> tuple[Report, Attender, list[Layer]]:
     """The report of ``extend``, the attention of the resolved method, and the probed layers; nothing is attached.
 
     Raises:
         AttachError, CalibrationError, CacheError, ValueError: see ``extend``.
     """
+    settings = {"window": window, "calibration": calibration, "kv_dir": kv_dir, "length": length}
+    settings |= {"impl": None if impl == "auto" else impl, "kv_tier": None if kv_tier == "device" else kv_tier}
+    method = configured(method, parameters, [name for name, value in settings.items() if value is not None])
     model = unwrap(model_or_wrapper)
     refuse_other_kinds(model)
     refuse_unloaded(model)
@@ -159,7 +152,7 @@ def _check_angles(attender: Attender, layer: str, rope: Rope) -> None:
         raise AttachError(f"{layer}: {error}; pass other angles, such as longspan.PI(), or none") from error
 
 
-def _method(method: str | Method | Angles, angles: Angles | None) -> Method:
+def _method(method: str | Method | Angles | type[Method | Angles], angles: Angles | None) -> Method:
     if isinstance(method, str):
         if method.partition(":")[0] not in METHODS:
             raise LongspanError(no_method(method, ("auto",)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from longspan.errors import CacheError
+from longspan.errors import CacheError, LongspanError
 from longspan.machine.disk import IN_MEMORY, file_system
 from longspan.machine.memory import free_memory
 from longspan.memory import KVStore, KVTier, Spill, check_tier
@@ -60,7 +60,7 @@ def prepare_tier(
                 file.write(b"longspan")
         except OSError as error:
             where, why = path or tempfile.gettempdir(), error.strerror or error
-            raise ValueError(f"kv_dir {where} cannot be written to ({why}); pass a folder that can") from error
+            raise LongspanError(f"kv_dir {where} cannot be written to ({why}); pass a folder that can") from error
     devices = [device for layer in layers if layer.rope is not None for device in devices_of(layer.module)]
     away = next((device for device in devices if device.type != "cpu"), None)
     if tier == "auto" and away is not None and not method.selects:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from longspan.errors import LongspanError
+
 Impl = str  # "auto", or the name of a backend
 
 BACKENDS: dict[str, Backend] = {}
@@ -47,14 +49,14 @@ def register(backend: Backend) -> Backend:
         ValueError: there is one of this name.
     """
     if backend.name == "auto" or BACKENDS.setdefault(backend.name, backend) is not backend:
-        raise ValueError(f"there is a backend {backend.name!r}; take another name")
+        raise LongspanError(f"there is a backend {backend.name!r}; take another name")
     return backend
 
 
 def check_impl(impl: Impl) -> None:
     """Raise ``ValueError`` unless ``impl`` is ``"auto"`` or the name of a backend."""
     if impl != "auto" and impl not in BACKENDS:
-        raise ValueError(f"impl must be one of {', '.join(('auto', *BACKENDS))}, not {impl!r}")
+        raise LongspanError(f"impl must be one of {', '.join(('auto', *BACKENDS))}, not {impl!r}")
 
 
 def considered(impl: Impl, device: torch.device) -> list[Backend]:
@@ -119,5 +121,5 @@ class Kernel:
             return next(one for one in found if not one.slower(*inputs) and one.unsupported(*inputs) is None)
         reason = found[0].unsupported(*inputs) if found else "this kernel has no such implementation"
         if reason is not None:
-            raise ValueError(f"{impl} cannot run here: {reason}; use impl='torch'")
+            raise LongspanError(f"{impl} cannot run here: {reason}; use impl='torch'")
         return found[0]

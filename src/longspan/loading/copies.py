@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from longspan import files
+from longspan.loading.cached import COPIES, MANIFEST
 from longspan.loading.fetch import sha256_of
 from longspan.loading.known import models_folder
 
 _FORMAT = 1  # of copies; those of another one are made anew
-_MANIFEST = "copy.json"
 
 
 def copy_of(file: Path, kind: str, make: Callable[[Path], None]) -> Path:
@@ -35,7 +35,7 @@ def copy_of(file: Path, kind: str, make: Callable[[Path], None]) -> Path:
         OSError: the copy cannot be written.
     """
     path = file.resolve()
-    folder = models_folder() / "copies" / hashlib.sha256(str(path).encode()).hexdigest()[:16] / kind
+    folder = models_folder() / COPIES / hashlib.sha256(str(path).encode()).hexdigest()[:16] / kind
     about = _about(path)
     if _holds(folder, about):
         return folder
@@ -45,7 +45,7 @@ def copy_of(file: Path, kind: str, make: Callable[[Path], None]) -> Path:
         made.mkdir()
         make(made)
         sums = {each.name: sha256_of(each) for each in sorted(made.iterdir())}
-        files.write(made / _MANIFEST, json.dumps({**about, "sha256": sums}, indent=1))
+        files.write(made / MANIFEST, json.dumps({**about, "sha256": sums}, indent=1))
         shutil.rmtree(folder, ignore_errors=True)
         try:
             os.rename(made, folder)
@@ -71,7 +71,7 @@ def _about(path: Path) -> dict[str, Any]:
 def _holds(folder: Path, about: dict[str, Any]) -> bool:
     """Whether a folder has a complete copy of this file."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        kept = json.loads((folder / _MANIFEST).read_bytes())
+        kept = json.loads((folder / MANIFEST).read_bytes())
         sums = kept.pop("sha256")
         return bool(kept == about and sums and all(sha256_of(folder / name) == sums[name] for name in sums))
     return False

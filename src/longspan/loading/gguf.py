@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from longspan import files
 from longspan.errors import LongspanError
+from longspan.install import pip_install
 from longspan.loading.copies import copy_of
 from longspan.loading.header import Header, rope_of, tokenizer_splits
 
@@ -55,7 +56,7 @@ def tokenizer_folder(file: Path) -> Path:
 def _header(file: Path) -> Header:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise LongspanError(f"{file}: GGUF files need {' and '.join(missing)}: pip install 'longspan[gguf]'")
+        raise LongspanError(f"{file}: GGUF files need {' and '.join(missing)}: {pip_install('gguf')}")
     return Header.read(file)
 
 

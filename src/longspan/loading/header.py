@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longspan.errors import LongspanError, one_line
+from longspan.install import pip_install
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,9 +71,7 @@ class Header:
         try:
             from transformers.integrations.gguf import read_gguf_metadata
         except ImportError:
-            raise LongspanError(
-                f"{file}: GGUF files need transformers 5.18 or later: pip install 'longspan[gguf]'"
-            ) from None
+            raise LongspanError(f"{file}: GGUF files need transformers 5.18 or later: {pip_install('gguf')}") from None
         try:
             metadata, names = read_gguf_metadata(str(file))
         except OSError:

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from logging import ERROR, getLogger
 from os import PathLike, fspath
 from pathlib import Path
@@ -16,9 +16,13 @@ from longspan.deferred import transformers
 from longspan.errors import LongspanError, check_count, did_you_mean
 from longspan.loading.gguf import ENDING, tokenizer_folder, weights_folder
 from longspan.loading.names import path_of
+from longspan.methods.keywords import SETTINGS, configured
 
 if TYPE_CHECKING:
     import torch
+
+    from longspan.methods import Method
+    from longspan.rope import Angles
 
 DTYPES = ("float32", "bfloat16", "float16")
 _HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # "model" or "owner/model"
@@ -26,9 +30,15 @@ _JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "token
 
 
 def load(
-    name: str | PathLike[str], *, dtype: str = "auto", device: str = "auto", quiet: bool = False
+    name: str | PathLike[str],
+    method: str | Method | Angles | type[Method | Angles] | None = None,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    quiet: bool = False,
+    **options: Any,
 ) -> tuple[transformers.PreTrainedModel, Any]:
-    """Load a model and its tokenizer, ready for ``longspan.extend``.
+    """Load a model and its tokenizer, extended by a method or ready for ``longspan.extend``.
 
     A GGUF file is dequantised, and a copy in the form of transformers is kept in the user's cache, whose hashes are
     checked at each start: the second one is fast. Its config, tokenizer and chat template are the file's own, its
@@ -37,31 +47,50 @@ def load(
     Args:
         name: a GGUF file, a folder of transformers, a name on the hub, a name that ``longspan fetch`` knows, or
             ``"bundled"``.
+        method: as ``longspan.extend`` takes it; None leaves the model as it is.
         dtype: the type of the weights: ``"float32"``, ``"bfloat16"`` or ``"float16"``. ``"auto"`` keeps the
             checkpoint's; that of a GGUF file is float32 unless all its matrices are in a floating type of 16 bits.
         device: as of torch; ``"auto"`` is a CUDA GPU if there is one, else the CPU.
         quiet: show no progress; else bars are shown if stderr is a terminal.
+        options: further ones of ``longspan.extend``, parameters of the method among them.
 
     Returns:
         The model in eval mode, and the tokenizer.
 
     Raises:
         LongspanError: the model or its tokenizer cannot be loaded; the file is damaged, or states something that
-            transformers' reader of GGUF files does not read.
+            transformers' reader of GGUF files does not read; or the model cannot be extended so.
         OSError: the copy of a GGUF file cannot be written.
     """
+    if method is None and options:
+        raise LongspanError(f'{", ".join(options)}: only a method takes options; name one, such as method="dca"')
+    settings = {key: value for key, value in options.items() if key in SETTINGS}
+    # Before the weights are loaded, which may take minutes.
+    chosen = configured(method, {key: value for key, value in options.items() if key not in SETTINGS}, settings)
     given = fspath(name)
-    model = load_model(given, dtype=dtype, device=device, quiet=quiet)
-    return model, load_tokenizer(given, model)
+    model = load_model(given, window=settings.get("window"), dtype=dtype, device=device, quiet=quiet)
+    tokenizer = load_tokenizer(given, model)
+    if method is not None:
+        from longspan.hf import extend
+
+        extend(model, chosen, **settings)
+    return model, tokenizer
 
 
 def load_model(
-    name: str, *, window: int | None = None, dtype: str = "auto", device: str = "auto", quiet: bool = True
+    name: str,
+    *,
+    window: int | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    quiet: bool = True,
+    weights: bool = True,
 ) -> transformers.PreTrainedModel:
     """Load a model by a name that ``load`` takes, in eval mode.
 
     Args:
         window: the trained window in tokens, for a model whose config does not state it.
+        weights: False leaves them out: the model lies on the device ``"meta"`` and computes nothing.
 
     Raises:
         LongspanError: the model cannot be loaded, or neither its config nor ``window`` states its trained window.
@@ -85,14 +114,33 @@ def load_model(
         if is_gguf(source):
             source, more = str(weights_folder(Path(source), dtype, quiet=quiet)), {"attn_implementation": "sdpa"}
         config_dict, _ = PreTrainedConfig.get_config_dict(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **more)
+        model = (
+            AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **more) if weights else _bare(source, dtype, more)
+        )
         if more:
             model.config._name_or_path = path_of(name)  # what a document states as its model's source
     if window is None and not says_window(config_dict, model.config):
         raise LongspanError(
             f"{name}: its config.json has no max_position_embeddings; pass --window, its trained window in tokens"
         )
-    return model.to(torch_device).eval()
+    return model.to(torch_device).eval() if weights else model.eval()
+
+
+def _bare(source: str, dtype: str, more: dict[str, str]) -> transformers.PreTrainedModel:
+    """A model without weights, with the config, the types and the generation config of one that has them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    config = AutoConfig.from_pretrained(source)
+    own = getattr(config, "dtype", None) or torch.float32
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=own if dtype == "auto" else getattr(torch, dtype), **more
+        )
+    model.tie_weights()  # else shared weights count twice
+    with suppress(OSError):  # it has none of its own
+        model.generation_config = GenerationConfig.from_pretrained(source)
+    return model
 
 
 def load_tokenizer(name: str, model: transformers.PreTrainedModel | None = None) -> Any:

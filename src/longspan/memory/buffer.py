@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from longspan.errors import CacheError
+from longspan.errors import CacheError, LongspanError
 from longspan.memory.mapped import Kind, Mapped, Memory, TokenBlock
 from longspan.memory.segments import Segments
 
@@ -29,16 +29,16 @@ def check_tier(tier: KVTier, directory: str | os.PathLike[str] | None) -> Path |
         ``directory`` as a path.
     """
     if tier not in ("auto", *get_args(Tier)):
-        raise ValueError(f"kv_tier must be one of auto, {', '.join(get_args(Tier))}, not {tier!r}")
+        raise LongspanError(f"kv_tier must be one of auto, {', '.join(get_args(Tier))}, not {tier!r}")
     if directory is None:
         return None
     if tier not in ("auto", "disk"):
-        raise ValueError(
+        raise LongspanError(
             f"kv_dir is for kv_tier='disk' or 'auto'; kv_tier={tier!r} keeps nothing in {os.fspath(directory)}"
         )
     path = Path(directory)
     if not path.is_dir():
-        raise ValueError(f"kv_dir {path} is not a folder; make it, or leave kv_dir out for {tempfile.gettempdir()}")
+        raise LongspanError(f"kv_dir {path} is not a folder; make it, or leave kv_dir out for {tempfile.gettempdir()}")
     return path
 
 

@@ -6,22 +6,21 @@ A file is never written through such a mapping. New tokens go to memory of this 
 from __future__ import annotations
 
 import ctypes
-import errno
 import math
 import mmap
 import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
 from longspan.errors import CacheError
+from longspan.machine.parts import ALIGN, Part, read_into, unit
 from longspan.memory.libc import libc
 from longspan.memory.mapped import Kind, Memory, RefusedError, TokenBlock
 
-ALIGN = 16384  # bytes; the pages of today's systems have 4,096 or 16,384
 AHEAD = 2**17  # tokens that a mapping has addresses for behind those of its files
 STEP = 256  # tokens that are made writable at once
 _FIXED, _NONE = 0x10, 0  # MAP_FIXED and PROT_NONE, which mmap does not name; alike on Linux and macOS
@@ -29,28 +28,6 @@ _FIXED, _NONE = 0x10, 0  # MAP_FIXED and PROT_NONE, which mmap does not name; al
 # How tokens in a file will be read: few of them, here and there; from the first to the last; or all of them, soon.
 Access = Literal["few", "in order", "whole"]
 _ADVICE = {"few": getattr(mmap, "MADV_RANDOM", None), "whole": getattr(mmap, "MADV_WILLNEED", None)}
-
-
-class Part(NamedTuple):
-    """Where tokens ``[first, stop)`` of a tensor ``[1, H, N, D]`` lie in a file, head after head.
-
-    Attributes:
-        file: descriptor of the open file, which is at least as long as this says.
-        offset: byte of the first head's first token, a multiple of ``ALIGN``.
-        row_bytes: from one head to the next, a multiple of ``ALIGN``.
-        first: a multiple of ``unit(kind)``.
-    """
-
-    file: int
-    offset: int
-    row_bytes: int
-    first: int
-    stop: int
-
-
-def unit(token_bytes: int) -> int:
-    """The fewest tokens of one head that are a multiple of ``ALIGN`` bytes."""
-    return ALIGN // math.gcd(ALIGN, token_bytes)
 
 
 def can_map() -> bool:
@@ -217,21 +194,3 @@ class _Region:
 
 def _up(size: int, to: int) -> int:
     return -(-size // to) * to
-
-
-def read_into(file: int, at: int, room: memoryview) -> None:
-    """Fill ``room`` with the bytes of a file from ``at`` on.
-
-    Raises:
-        OSError: the file ends before.
-    """
-    while room:
-        if hasattr(os, "pread"):
-            got = os.pread(file, min(len(room), 2**30), at)
-        else:  # Windows
-            os.lseek(file, at, os.SEEK_SET)
-            got = os.read(file, min(len(room), 2**30))
-        if not got:
-            raise OSError(errno.EIO, "the file ends too soon")
-        room[: len(got)] = got
-        room, at = room[len(got) :], at + len(got)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, get_args
 
 from longspan.bands import Band, KeyMap
 from longspan.choosing.base import Choosing
-from longspan.errors import MOST, AttachError, CalibrationError, check_count, check_number, whole
+from longspan.errors import (
+    MOST,
+    AttachError,
+    CalibrationError,
+    LongspanError,
+    MethodError,
+    check_count,
+    check_number,
+    whole,
+)
 from longspan.positions import ChosenPositionMap, PositionMap
 from longspan.rope import Angles
 from longspan.selection import Selection
@@ -22,7 +31,7 @@ def require(rule: str, holds: bool, **values: Any) -> None:
     """Raise ``ValueError`` with the rule and the values that break it, unless ``holds``."""
     if not holds:
         listed = ", ".join(f"{name}={value}" for name, value in values.items())
-        raise ValueError(f"{rule} is broken by {listed}")
+        raise LongspanError(f"{rule} is broken by {listed}")
 
 
 def resolved(value: int | None) -> int:
@@ -77,22 +86,22 @@ class Method:
             if str(f.type).startswith("int") and (value is not None or f.type == "int"):
                 number = whole(value)
                 if number is None:
-                    raise ValueError(f"{type(self).__name__}: {f.name} must be an integer, not {value!r}")
+                    raise LongspanError(f"{type(self).__name__}: {f.name} must be an integer, not {value!r}")
                 object.__setattr__(self, f.name, number)  # the dataclass is frozen
                 value = number
             if type(value) is int and abs(value) > MOST:
-                raise ValueError(f"{type(self).__name__}: {f.name} must be at most {MOST:,}, not {value}")
+                raise LongspanError(f"{type(self).__name__}: {f.name} must be at most {MOST:,}, not {value}")
             if str(f.type).startswith("float") and value is not None:
                 object.__setattr__(self, f.name, check_number(f"{type(self).__name__}: {f.name}", value))
             if f.type == "bool" and type(value) is not bool:
-                raise ValueError(f"{type(self).__name__}: {f.name} must be True or False, not {value!r}")
+                raise LongspanError(f"{type(self).__name__}: {f.name} must be True or False, not {value!r}")
             if f.name in self.least and value is not None:
                 self.require(f"{f.name} ≥ {self.least[f.name]}", value >= self.least[f.name], f.name)
             if f.name in self.words:
                 words = get_args(self.words[f.name])
                 self.require(f"{f.name} is one of {', '.join(words)}", value in words, f.name)
         if not isinstance(self.angles, Angles):
-            raise ValueError(
+            raise LongspanError(
                 f"{type(self).__name__}: angles must be an instance of Angles, for example YaRN(factor=4), not "
                 f"{self.angles!r}"
             )
@@ -133,7 +142,7 @@ class Method:
         """Raise ``ValueError`` if the position map puts chosen keys outside the trained window."""
         selection = self.selection(window)
         if self.selects != isinstance(selection, Choosing):
-            raise TypeError(
+            raise MethodError(
                 f"{type(self).__name__}: selects is {self.selects}, but its selection {type(selection).__name__} "
                 f"{'chooses keys' if isinstance(selection, Choosing) else 'chooses no keys'}; set selects = "
                 f"{not self.selects}"
@@ -143,7 +152,7 @@ class Method:
         chosen, seen = axes
         reach, name = seen.reach(chosen.always()), f"{type(self).__name__}: {type(seen).__name__}"
         if reach is None:
-            raise ValueError(f"{name} has no positions for the keys that {type(chosen).__name__} chooses")
+            raise LongspanError(f"{name} has no positions for the keys that {type(chosen).__name__} chooses")
         require(f"{name} sees chosen keys from positions < window", 0 <= reach < window, position=reach, window=window)
 
     def reaching(self, length: int) -> Self:
@@ -185,7 +194,7 @@ class Method:
         if not isinstance(positions, ChosenPositionMap):
             maps = "FarPosition, InOrder, Chunked, CappedOrFar or a ChosenPositionMap of your own"
             name = f"{type(self).__name__}: {type(positions).__name__}"
-            raise ValueError(f"{name} has no positions for chosen keys; use a map that has them: {maps}")
+            raise LongspanError(f"{name} has no positions for chosen keys; use a map that has them: {maps}")
         return selection, positions
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from longspan import rope
+from longspan.errors import LongspanError
 from longspan.methods.base import Method
 from longspan.positions import Unchanged
 from longspan.rope import Angles
@@ -43,7 +44,7 @@ class _ScaledFull(Full):
     def check(self) -> None:
         if not isinstance(self.angles, self.scaling):
             scaling = self.scaling.__name__
-            raise ValueError(
+            raise LongspanError(
                 f"{self.name} is full attention with {scaling} angles: angles must be {scaling}(...), not "
                 f"{self.angles}; use the method named after those angles, or pass them to another method"
             )

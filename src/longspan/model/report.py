@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from longspan.memory import KVTier
 from longspan.methods import Method
+from longspan.methods.parse import written
 from longspan.terminal import Column, Sheet, plain_text
 
 
@@ -130,6 +132,22 @@ class Report:
 
     def __str__(self) -> str:
         return plain_text(self, 110)
+
+    def __repr__(self) -> str:
+        """At most three lines, for a prompt of Python; ``print`` and ``str`` have all of it."""
+        layers = f"{len(self.attached)} of {len(self.attached) + len(self.stock)} layers"
+        notes = f", {len(self.warnings)} note{'s' if len(self.warnings) > 1 else ''}" if self.warnings else ""
+        return (
+            f"<longspan.Report: {written(self.method)} in {layers} of {self.model}\n"
+            f"window {self.window:,} tokens, {self.kv_bytes_per_token:,} bytes a token, {self.kernels}{notes}; "
+            "print it for all>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The long form for a notebook."""
+        console = Console(record=True, file=StringIO(), width=110)
+        console.print(self)
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def _summary(layers: Iterable[LayerReport], why: str) -> str:

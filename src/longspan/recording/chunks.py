@@ -11,6 +11,7 @@ from torch import Tensor
 
 from longspan.attend import Choice
 from longspan.choosing.base import Choosing
+from longspan.errors import LongspanError
 from longspan.methods import Method
 
 NOT, FORCED, CHOSEN = 0, 1, 2
@@ -34,7 +35,7 @@ class Chunking:
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in zip(self.borders, (*self.borders[1:], self.stop), strict=False))
         if not self.borders or self.borders[0] != 0 or not ascending:
-            raise ValueError(
+            raise LongspanError(
                 f"chunk borders must ascend from 0 to less than {self.stop}, the number of tokens, and begin with "
                 f"{list(self.borders[:8])}"
             )
@@ -50,12 +51,12 @@ class Chunking:
             ValueError: ``size`` or ``length`` is below 1, or the method has no chunks and ``size`` is None.
         """
         if length < 1 or (size is not None and size < 1):
-            raise ValueError(f"a chunk and a text must have at least one token, not {size} and {length}")
+            raise LongspanError(f"a chunk and a text must have at least one token, not {size} and {length}")
         first = 0
         if size is None:
             selection = method.selection(length) if method.selects else None  # its units do not depend on the window
             if not isinstance(selection, Choosing) or selection.size == 1:
-                raise ValueError(f"{method.name} does not choose chunks: pass size, the number of tokens per chunk")
+                raise LongspanError(f"{method.name} does not choose chunks: pass size, the number of tokens per chunk")
             size, first = selection.size, selection.origin
         return cls(tuple(sorted({0, *range(first, length, size)})), length)
 
@@ -75,7 +76,7 @@ class Chunking:
         chunks: set[int] = set()
         for a, b in spans:
             if not 0 <= a < b <= self.stop:
-                raise ValueError(f"the span {a}:{b} is empty or exceeds the text of {self.stop} tokens")
+                raise LongspanError(f"the span {a}:{b} is empty or exceeds the text of {self.stop} tokens")
             chunks |= set(range(bisect_right(self.borders, a) - 1, bisect_right(self.borders, b - 1)))
         return sorted(chunks)
 
@@ -88,10 +89,12 @@ def one_moment(choices: Sequence[Choice]) -> None:
     """Raise ``ValueError`` unless there are choices, all of one query of one row and call, one at most of a layer."""
     moments = {(choice.call, choice.row, choice.first, choice.query) for choice in choices}
     if len(moments) != 1:
-        raise ValueError(f"the choices must belong to one query, not to {len(moments)}: take them from Trace.at(query)")
+        raise LongspanError(
+            f"the choices must belong to one query, not to {len(moments)}: take them from Trace.at(query)"
+        )
     layers = [choice.layer for choice in choices]
     if len(set(layers)) < len(layers):
-        raise ValueError(f"the choices must have each layer once, not the layers {layers}")
+        raise LongspanError(f"the choices must have each layer once, not the layers {layers}")
 
 
 def chosen(choice: Choice, chunks: Chunking, *, forced: bool = True) -> Tensor:
@@ -112,7 +115,7 @@ def chosen(choice: Choice, chunks: Chunking, *, forced: bool = True) -> Tensor:
 def check_covers(chunks: Chunking, query: int) -> None:
     """Raise ``ValueError`` if the chunks do not cover exactly the tokens up to ``query``."""
     if chunks.stop != query + 1:
-        raise ValueError(f"query {query} sees {query + 1} tokens, but the chunks cover {chunks.stop}")
+        raise LongspanError(f"query {query} sees {query + 1} tokens, but the chunks cover {chunks.stop}")
 
 
 def kept_map(choices: Sequence[Choice], chunks: Chunking) -> tuple[list[tuple[int, int]], Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from longspan.attend import Choice
+from longspan.errors import LongspanError
 from longspan.files import write
 from longspan.recording import html
 from longspan.recording.chunks import Chunking, kept_map
@@ -36,7 +37,7 @@ def chunk_texts(tokenizer: Any, ids: Sequence[int], chunks: Chunking) -> list[st
         ValueError: the chunks have another number of tokens than ``ids``.
     """
     if len(ids) != chunks.stop:
-        raise ValueError(f"the chunks cover {chunks.stop} tokens, but ids has {len(ids)}")
+        raise LongspanError(f"the chunks cover {chunks.stop} tokens, but ids has {len(ids)}")
 
     def decode(a: int, b: int) -> str:
         return str(tokenizer.decode(list(ids[a:b]), clean_up_tokenization_spaces=False))
@@ -78,7 +79,7 @@ def write_page(
         ValueError: the choices do not belong to one query, or the chunks do not fit the choices or the texts.
     """
     if len(texts) != len(chunks):
-        raise ValueError(f"{len(chunks)} chunks require {len(chunks)} texts, not {len(texts)}")
+        raise LongspanError(f"{len(chunks)} chunks require {len(chunks)} texts, not {len(texts)}")
     rows, kept = kept_map(choices, chunks)
     data = {
         "rows": rows,

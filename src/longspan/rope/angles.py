@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from longspan.deferred import torch
-from longspan.errors import check_count, check_number
+from longspan.errors import LongspanError, check_count, check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,9 +129,9 @@ def _check_fields(angles: Angles, scale: str) -> None:
             object.__setattr__(angles, f.name, found)  # frozen for everybody else
     if (value := getattr(angles, scale)) is not None:
         if getattr(angles, "target_length", None) is not None:
-            raise ValueError(f"{type(angles).__name__}: give {scale} or target_length, not both")
+            raise LongspanError(f"{type(angles).__name__}: give {scale} or target_length, not both")
         if not 1 <= value < math.inf:
-            raise ValueError(f"{type(angles).__name__}: {scale} must be ≥ 1 and finite, not {value}")
+            raise LongspanError(f"{type(angles).__name__}: {scale} must be ≥ 1 and finite, not {value}")
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ class YaRN(Angles):
     def __post_init__(self) -> None:
         _check_fields(self, "factor")
         if self.attention_factor is not None and not 0 < self.attention_factor < math.inf:
-            raise ValueError(f"YaRN: attention_factor must be > 0 and finite, not {self.attention_factor}")
+            raise LongspanError(f"YaRN: attention_factor must be > 0 and finite, not {self.attention_factor}")
         if not 0 < self.beta_slow < self.beta_fast < math.inf:
-            raise ValueError(f"YaRN: 0 < beta_slow < beta_fast is broken by {self.beta_slow}, {self.beta_fast}")
+            raise LongspanError(f"YaRN: 0 < beta_slow < beta_fast is broken by {self.beta_slow}, {self.beta_fast}")
 
     def reaching(self, length: int) -> Angles:
         return replace(self, target_length=length) if self.factor is None and self.target_length is None else self
@@ -269,5 +269,5 @@ def _turning(inv_freq: Tensor, what: str) -> int:
     """How many pairs of channels turn, two at least; the last ones may have frequency 0 (Gemma 4)."""
     count = int(inv_freq.count_nonzero())
     if count < 2:
-        raise ValueError(f"{what} needs at least 4 rotated channels a head")
+        raise LongspanError(f"{what} needs at least 4 rotated channels a head")
     return count

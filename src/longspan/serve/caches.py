@@ -20,13 +20,13 @@ from longspan.choosing.unit_index import UnitIndex
 from longspan.documents import Document
 from longspan.documents.contents import Contents, attached
 from longspan.documents.encoded import InMemory
-from longspan.documents.folder import state_bytes, state_from
 from longspan.documents.reading import Unnamed, keep_cache
 from longspan.documents.segments import size_of, write_at
-from longspan.documents.streams import State
+from longspan.documents.state import State, state_bytes, state_from
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.memory.segments import mappings, most_mappings, read_into
+from longspan.machine.parts import read_into
+from longspan.memory.segments import mappings, most_mappings
 from longspan.serve.engine import log
 from longspan.serve.settings import most_files
 

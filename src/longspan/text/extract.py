@@ -16,6 +16,7 @@ from pathlib import Path
 
 from longspan import files
 from longspan.errors import DocumentError
+from longspan.install import pip_install
 
 _PDF, _HTML = {".pdf"}, {".html", ".htm", ".xhtml"}
 _UNSEEN = ["head", "script", "style", "noscript", "template", "svg"]
@@ -62,7 +63,7 @@ def extract(path: Path) -> str:
     data, is_pdf = files.read(path), path.suffix.lower() in _PDF
     package = "pypdf" if is_pdf else "selectolax"
     if find_spec(package) is None:
-        raise DocumentError(f"{path}: reading this file requires {package}: pip install 'longspan[files]'")
+        raise DocumentError(f"{path}: reading this file requires {package}: {pip_install('files')}")
     text = _of_pdf(path, data) if is_pdf else _of_html(path, data)
     if not text.strip():
         raise DocumentError(f"{path}: it contains no text; scanned pages need text recognition (OCR) first")

@@ -9,6 +9,7 @@ import torch
 
 from longspan.bundled import FOLDER, load_bundled
 from longspan.errors import LongspanError
+from longspan.install import pip_install
 from longspan.methods import METHODS
 from longspan_eval.lm_eval_harness import cli
 from longspan_eval.lm_eval_harness.arguments import row_by_row, row_of, told
@@ -199,7 +200,7 @@ def test_without_lm_eval_it_says_what_to_install(monkeypatch, capsys):
         cli.main()
     out, err = capsys.readouterr()
     assert stopped.value.code == 1 and out == ""
-    assert err == "longspan-lm-eval: error: lm-eval is missing: pip install 'longspan[lm-eval]'\n"
+    assert err == f"longspan-lm-eval: error: lm-eval is missing: {pip_install('lm-eval')}\n"
 
 
 def parsed(**given):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window, examples
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, say, wide
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 SAMPLES = 10
 
 
+@examples(
+    "longspan analyze --model bundled --method longheads:score=bounds --task passkey --out look",
+    "longspan analyze --method dca:chunk_size=6,local_window=4 --window 10 --out positions",
+)
 def analyze(
     method: Annotated[
         str, typer.Option(help="A method, such as esa or, with parameters, longheads:score=bounds,num_chunks=8.")

@@ -9,12 +9,16 @@ import typer
 from rich.console import Console
 
 from longspan.bundled import FOLDER
-from longspan.cli.options import Json, Quiet
+from longspan.cli.options import Json, Quiet, examples
 from longspan.cli.output import print_json
 from longspan.errors import LongspanError
 from longspan.loading.models import quiet_transformers
 
 
+@examples(
+    "longspan demo --prompts 3 --lengths 1x,4x",
+    "longspan demo --book",
+)
 def demo(
     prompts: Annotated[int, typer.Option(help="The number of prompts per cell.")] = 5,
     lengths: Annotated[str, typer.Option(help="Lengths in windows of the model.")] = "1x,2x,4x,8x",

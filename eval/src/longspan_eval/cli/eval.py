@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window, examples
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.cli.texts import one_stdin
 from longspan.errors import LongspanError
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from longspan_eval.task import Task
 
 
+@examples(
+    "longspan eval --list",
+    "longspan eval passkey --model bundled --lengths 1x,2x --samples 5 --dry-run",
+    "longspan eval passkey --model bundled --lengths 1x,2x --samples 5",
+)
 def evaluate(
     tasks: Annotated[
         list[str] | None, typer.Argument(metavar="TASK...", help="Tasks; a pattern such as 'ruler-*' selects several.")
@@ -99,7 +104,7 @@ def evaluate(
     ] = "device",
     retry_errors: RetryErrors = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what remains to be measured and the estimated time.")
+        bool, typer.Option("--dry-run", help="Print what remains to be measured and about how long it takes.")
     ] = False,
     list_tasks: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
     as_json: Json = False,
@@ -126,10 +131,9 @@ def evaluate(
     import torch
 
     from longspan_eval import ray_workers
-    from longspan_eval.cli.dry_run import estimate
+    from longspan_eval.cli.dry_run import estimate, known_subject
     from longspan_eval.measure import Keys
     from longspan_eval.schedule import CellPlan
-    from longspan_eval.session import Session
     from longspan_eval.studies.eval import Evaluation, read_data
     from longspan_eval.studies.eval_report import EvalReport
     from longspan_eval.subject import Subject
@@ -146,9 +150,10 @@ def evaluate(
     if texts:
         check_texts(texts)
     # Here on the CPU, to be hashed and checked; the processes that read prompts load it where it is to run.
-    loaded = load_model(model, window=window, dtype=dtype, device="cpu", quiet=quiet)
+    loaded = load_model(model, window=window, dtype=dtype, device="cpu", quiet=quiet, weights=not dry_run)
     tokenizer = load_tokenizer(model, loaded)
-    subject = Subject.of(loaded, tokenizer, window=window)
+    subject_of = partial(known_subject, out) if dry_run else Subject.of
+    subject = subject_of(loaded, tokenizer, window=window)
     sizes = parse_lengths(lengths, subject.window)
     windows = None
     if PERPLEXITY in chosen:
@@ -171,7 +176,7 @@ def evaluate(
     plan = CellPlan(study.cells(), keys, max_full_seconds=max_full_seconds)
     study.check(tokenizer)
     for spec in study.specs:
-        check_spec(spec, loaded, subject, study.lengths, window, tier)
+        check_spec(spec, None if dry_run else loaded, subject, study.lengths, window, tier)
     if windows is not None:
         say(console, f"{PERPLEXITY.name}: {windows}")
     at_once = n_workers or 1
@@ -179,8 +184,7 @@ def evaluate(
     command = _command(study, model, lengths, methods, texts, window, dtype, kv_tier)
     report = EvalReport(out, study, keys, plan, command, str(place), count, tier)
     if dry_run:
-        session = Session(loaded.to(place), tokenizer, window=window, kv_tier=tier)
-        left = estimate(report, session, at_once, retry_errors, console)
+        left = estimate(report, at_once, retry_errors)
         print_json(left.to_dict()) if as_json else wide().print(left)
         return
     del loaded
@@ -208,9 +212,7 @@ def _refuse_beside_ray(n_workers: int | None, dry_run: bool) -> None:
             "--workers is for processes on this machine; a Ray cluster starts as many as fit: leave it out"
         )
     if dry_run:
-        raise LongspanError(
-            "--dry-run times a prompt on this machine, which says nothing about a cluster: leave --ray out"
-        )
+        raise LongspanError("--dry-run tells the time of processes on this machine, not of a cluster: leave --ray out")
 
 
 def _measure(

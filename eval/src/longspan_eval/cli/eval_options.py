@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan import files
+from longspan.cli import options
 from longspan.cli.texts import STDIN, read_text
 from longspan.errors import AttachError, LongspanError
 
@@ -25,19 +26,8 @@ RetryErrors = Annotated[bool, typer.Option(help="Repeat the prompts that ended i
 
 
 def parse_lengths(text: str, window: int) -> tuple[int, ...]:
-    """Lengths in tokens of ``4096``, ``4k`` (4 x 1024) or ``4x`` (windows), set apart by commas."""
-    lengths = []
-    for piece in (piece.strip().lower() for piece in text.split(",")):
-        unit = 1024 if piece.endswith("k") else window if piece.endswith("x") else 1
-        try:
-            value = float(piece[:-1] if piece.endswith(("k", "x")) else piece)
-            length = round(value * unit)
-        except (ValueError, OverflowError):
-            length = 0
-        if not 0 < length <= 2**31:
-            raise LongspanError(f"--lengths takes tokens such as 4096 or 4k, or windows such as 4x, not {piece!r}")
-        lengths.append(length)
-    return tuple(lengths)
+    """Lengths in tokens, each as ``options.length`` takes it, set apart by commas."""
+    return tuple(options.length("--lengths", piece, window) for piece in text.split(","))
 
 
 def check_folder(out: Path) -> None:
@@ -65,13 +55,19 @@ def kept_text(path: Path, out: Path, dry_run: bool) -> Path:
 def check_spec(
     spec: MethodSpec, model: Any, subject: Subject, lengths: Sequence[int], window: int | None, kv_tier: KVTier
 ) -> None:
-    """Raise if a method cannot be at any length; a length that it alone cannot reach is an error in its cell."""
+    """Raise if a method cannot be at any length; a length that it alone cannot reach is an error in its cell.
+
+    Args:
+        model: to try it on; None looks at the method alone.
+    """
     from longspan.hf import restore
 
     parameters = [spec.parameters(subject.window, length) for length in lengths]
     good = [length for length, shown in zip(lengths, parameters, strict=True) if "error" not in shown]
     if not good:
         raise LongspanError(f"{spec.label}: {parameters[0]['error']}")
+    if model is None:
+        return
     try:
         spec.attach(model, good[0], window, kv_tier=kv_tier)
     except AttachError:

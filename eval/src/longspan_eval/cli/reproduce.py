@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longspan.bundled import FOLDER
-from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window, examples
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
 from longspan.loading.models import load_model, load_tokenizer, quiet_transformers
@@ -34,6 +34,10 @@ SCALES = ("auto", "paper", "quick")
 SCALES_TO = ("auto", "paper", "window")
 
 
+@examples(
+    "longspan reproduce --list",
+    "longspan reproduce esa --model bundled --tables eq-9 --max-length 1",
+)
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="The paper: longheads, dca or esa.")] = None,
     model: Annotated[str | None, typer.Option(help=MODEL)] = None,

@@ -11,7 +11,6 @@ import typer
 
 from longspan import files
 from longspan.cli import options
-from longspan.cli.doctor import parse_length
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.cli.texts import STDIN, read_text
 from longspan.errors import LongspanError
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
     from longspan_eval.tune.halving import Outcome
 
 
+@options.examples(
+    "longspan tune bundled --length 4x --minutes 2 --out mine.json",
+    'longspan generate bundled "Once upon a time" --method mine.json',
+)
 def tune(
     model: options.ModelArgument,
     length: Annotated[str, typer.Option(help="The length of text and answer in tokens (16384, 32k) or windows (4x).")],
@@ -52,7 +55,7 @@ def tune(
     and the line to use. Each sample is saved at once: the same command continues a run that was stopped, and with more
     --minutes one that is done.
     """
-    parse_length(length, window=1)  # what cannot be is refused before a model is loaded
+    options.length("--length", length, window=1)  # what cannot be is refused before a model is loaded
     if out is not None:
         if out.suffix != ENDING:
             raise LongspanError(f"--out {out}: the name of a preset ends in {ENDING}")
@@ -73,7 +76,7 @@ def tune(
 
     tokenizer = load_tokenizer(model, loaded)
     subject = Subject.of(loaded, tokenizer, window=window)
-    tokens = parse_length(length, subject.window)
+    tokens = options.length("--length", length, subject.window)
     if tokens <= subject.window:
         raise LongspanError(
             f"--length {length}: {tokens:,} tokens fit the window of {subject.window:,}, where the model is best as it "

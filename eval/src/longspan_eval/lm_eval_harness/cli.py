@@ -10,6 +10,7 @@ from typing import Any
 
 from longspan import signals
 from longspan.errors import LongspanError
+from longspan.install import pip_install
 from longspan.loading.models import is_gguf, tokenizer_source
 from longspan.loading.names import is_short, path_of
 
@@ -32,7 +33,7 @@ def main() -> None:
 def require() -> None:
     """Raise LongspanError if lm-eval is not installed."""
     if find_spec("lm_eval") is None:
-        raise LongspanError("lm-eval is missing: pip install 'longspan[lm-eval]'")
+        raise LongspanError(f"lm-eval is missing: {pip_install('lm-eval')}")
 
 
 def _run() -> None:

@@ -14,7 +14,7 @@ from longspan.attend.state import TokenSpan
 from longspan.attend.steps.choice import AlikeRows, BandsAttended, GeneralChoice
 from longspan.attend.tables import Tables
 from longspan.choosing.unit_index import equal_runs
-from longspan.errors import CacheError
+from longspan.errors import CacheError, GradientError
 from longspan.kernels.banded import banded
 from longspan.kernels.dispatch import Impl
 from longspan.memory import Fetched, KVStore
@@ -46,7 +46,7 @@ class GeneralStep:
         """
         if self._chooser is not None and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             name = self._tables.method.name
-            raise RuntimeError(f"{name} selects keys and does not support gradients; run it under torch.no_grad()")
+            raise GradientError(f"{name} selects keys and does not support gradients; run it under torch.no_grad()")
         pads = layer.padding
         span = layer.state.span(store.length if store is not None else 0, q.shape[2], pads)
         rope = layer.rope.paired()

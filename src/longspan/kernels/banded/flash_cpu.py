@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from longspan.dtypes import accumulator
+from longspan.errors import GradientError
 from longspan.kernels.banded.contract import Banded
 from longspan.kernels.banded.plan import Block, KeySpan
 from longspan.kernels.layout import unit_stride
@@ -93,7 +94,7 @@ class _NoGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
-        raise RuntimeError("flash_cpu does not support gradients across key ranges; use impl='torch' for gradients")
+        raise GradientError("flash_cpu does not support gradients across key ranges; use impl='torch' for gradients")
 
 
 @lru_cache(maxsize=8)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longspan.install import pip_install
+
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _CAPABILITY = (8, 0)  # the first with bf16 matrix products
 _INTERPRETED = 4  # processors that a run under the interpreter pretends to have
@@ -51,7 +53,7 @@ def unsupported_reason(q: Tensor, *others: Any) -> str | None:
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *tensors)):
         return "it does not support gradients"
     if find_spec("triton") is None:
-        return "Triton is not installed (pip install 'longspan[gpu]')"
+        return f"Triton is not installed ({pip_install('gpu')})"
     if interpreting():
         return None if q.device.type == "cpu" else "TRITON_INTERPRET=1 is for tensors on a CPU"
     if q.device.type != "cuda":
