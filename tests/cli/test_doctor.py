@@ -47,7 +47,10 @@ def test_a_model_that_cannot_be_extended(run, not_rope):
     [
         (["--length", "200k"], "--length requires a model"),
         (["--method", "dca", "--device", "cpu"], "--method, --device: valid only with a model"),
-        (["bundled", "--length", "200kb"], "(131072, 200k, 1M) or of windows (64x), not '200kb'"),
+        (
+            ["bundled", "--length", "200kb"],
+            "--length takes tokens such as 4096, 200k or 1M, or windows such as 4x, not '200kb'",
+        ),
         (["bundled", "--method", "dcaa"], "did you mean 'dca'"),
         (["bundled", "--seconds", "0"], "seconds must be more than 0"),
         (["bundled", "--kv-dir", "/no/such/folder"], "is not a folder"),

@@ -50,13 +50,14 @@ def generate(
     """
     words = [word for word in (model_argument, prompt_argument) if word is not None]
     model = words.pop(0) if model is None and words else model
+    named = "PROMPT" if prompt is None else "--prompt"
     prompt = words.pop(0) if prompt is None and words else prompt
     if model is None or prompt is None:
         missing = "PROMPT is" if model is not None else "MODEL is"
         raise LongspanError(f"{missing} missing: longspan generate MODEL PROMPT, or --model and --prompt")
     if words:
         raise LongspanError(f"{words[0]!r} is too much: --model and --prompt stand in place of MODEL and PROMPT")
-    check_text("PROMPT", prompt)
+    check_text(named, prompt)
     if not prompt.strip():
         raise LongspanError("the prompt is empty")
     text = prompt if file is None else f"{read_text(file)}\n{prompt}"
