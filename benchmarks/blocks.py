@@ -27,7 +27,10 @@ def _json(path: Path) -> Any:
 
 
 BLOCKS: Mapping[Path, Callable[[str], str]] = {
-    **{path: lambda text, path=path: front.filled(path, text, _json(front.RESULTS)) for path in front.DOCUMENTS},
+    ROOT / "README.md": lambda text: between(
+        text, real_report.FRONT_MARKS, real_report.front(_json(real_report.RESULTS))
+    ),
+    front.PAGE: lambda text: front.filled(text, _json(front.RESULTS)),
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
     real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),

@@ -1,4 +1,4 @@
-"""The tables of quality in README.md and docs/results.md, from results/quality/quality.json.
+"""The tables of docs/results.md, from results/quality/quality.json.
 
 python benchmarks/blocks.py                # puts them between their marks, after benchmarks/quality.py
 """
@@ -15,13 +15,6 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "quality" / "quality.json"
 MARKS = "<!-- quality -->", "<!-- /quality -->"
 FILLER = "prose"
-FEW = {
-    "stock": "the stock model",
-    "yarn": "YaRN",
-    "dca": "DCA",
-    "longheads:score=bounds": 'LongHeads, `score="bounds"`',
-    "esa": "ESA",
-}
 ALL = {
     "stock": "stock",
     "pi": "`pi`",
@@ -69,10 +62,8 @@ OF_TASKS = {
 }
 TASKS_AT = (4, 8, 16, 32, 64)  # windows, in docs/results.md
 LEAST = 10  # prompts of a cell, as docs/results.md says; a score of fewer is not shown
-DOCUMENTS = {
-    ROOT / "README.md": (FEW, (4, 16, 64)),
-    ROOT / "docs" / "results.md": (ALL, (4, 16, 32, 64)),
-}
+PAGE = ROOT / "docs" / "results.md"
+MULTIPLES = (4, 16, 32, 64)
 
 
 def table(cells: Sequence[Mapping[str, Any]], rows: Mapping[str, str], multiples: Sequence[int]) -> list[str]:
@@ -106,11 +97,10 @@ def task_marks(multiple: int) -> tuple[str, str]:
     return f"<!-- tasks at {multiple}x -->", f"<!-- /tasks at {multiple}x -->"
 
 
-def filled(path: Path, text: str, results: Mapping[str, Any]) -> str:
-    """The text of one of ``DOCUMENTS`` with the tables of these results."""
-    rows, multiples = DOCUMENTS[path]
-    text = between(text, MARKS, table(results["cells"], rows, multiples))
-    for multiple in TASKS_AT if rows is ALL else ():
+def filled(text: str, results: Mapping[str, Any]) -> str:
+    """The text of ``PAGE`` with the tables of these results."""
+    text = between(text, MARKS, table(results["cells"], ALL, MULTIPLES))
+    for multiple in TASKS_AT:
         text = between(text, task_marks(multiple), task_table(results["tasks"], multiple))
     return text
 

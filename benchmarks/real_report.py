@@ -1,4 +1,4 @@
-"""What real models did, as JSON, and as tables in docs/real-models.md."""
+"""What real models did, as JSON, and as tables in docs/real-models.md and README.md."""
 
 from __future__ import annotations
 
@@ -11,11 +11,24 @@ from typing import Any
 from common import between
 from longspan_eval.report.markdown import table_of
 from longspan_eval.sample import Sample
+from longspan_eval.spec import STOCK
 from real_table import CUT, Summary, as_json, base_of, from_json, summaries
 
 PAGE = Path(__file__).parents[1] / "docs" / "real-models.md"
 RESULTS = Path(__file__).parent / "results" / "real" / "real.json"
 MARKS = "<!-- board -->", "<!-- /board -->"
+FRONT_MARKS = "<!-- real -->", "<!-- /real -->"
+FRONT = {  # the rows of README.md, and their labels
+    STOCK: "the stock model",
+    CUT: "the stock model on the end of the text alone",
+    "yarn": "YaRN",
+    "dca": "DCA",
+    "esa:share=group": 'ESA, `share="group"`',
+    "longheads:chunk_length=16,num_chunks=64,local_chunks=8,score=bounds": "LongHeads, chunks of 16 by bounds",
+    "longheads": "LongHeads, the paper's sizes and score",
+    "infllm": "InfLLM",
+}
+FRONT_PLACES = ((1024, 4096), (8192, 16_384))  # windows and lengths, in its columns
 
 
 def write(samples: Mapping[str, Sample], out: Path, page: Path = PAGE) -> None:
@@ -38,6 +51,23 @@ def sections(found: list[Summary]) -> Iterator[str]:
         yield f"### {model}: {kind}, {length:,} tokens, a window of {window:,}\n"
         base = base_of(model, length)
         yield table_of(["", "found", f"of {base}'s", "perplexity", "ms a token"], map(cells, rows)) + "\n"
+
+
+def front(found: list[dict[str, Any]]) -> list[str]:
+    """README's table: facts found by ``smollm2`` and how well it predicts, at a declared window and beyond its own."""
+    own = {
+        (one.window, one.length, one.row): one
+        for one in map(from_json, found)
+        if (one.model, one.kind) == ("smollm2", "facts")
+    }
+    columns = [""]
+    rows = [[label] for label in FRONT.values()]
+    for window, length in FRONT_PLACES:
+        columns += [f"{length:,} tokens, a window of {window:,}: found", "perplexity"]
+        for row, spec in zip(rows, FRONT, strict=True):
+            one = own.get((window, length, spec))
+            row += ["", ""] if one is None else cells(one)[1:4:2]
+    return table_of(columns, rows).splitlines()
 
 
 def cells(one: Summary) -> list[str]:

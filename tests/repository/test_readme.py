@@ -47,7 +47,7 @@ def test_the_python_to_copy_runs(tmp_path):
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     layers = json.loads((FOLDER / "config.json").read_text())["num_hidden_layers"]
-    assert re.search(r"method +longheads\s", ran.stdout) and re.search(rf"\blayers 0-{layers - 1}\b", ran.stdout)
+    assert re.search(r"method +esa\s", ran.stdout) and re.search(rf"\blayers 0-{layers - 1}\b", ran.stdout)
     report, _, answer = ran.stdout.partition("\ndecoding ")
     assert report and answer.partition("\n")[2].strip(), "no answer was typed"
 
