@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_with_the_place(given, message):
 
 @pytest.mark.parametrize(("page", "fits"), [(128, 32), (24, 16), (64, 32)])
 def test_a_chunk_is_made_of_whole_pages(page, fits):
-    selection = LongHeads(score="bounds", remap="dca", chunk_length=32, num_chunks=16).selection(512)
+    selection = LongHeads(score="bounds", remap="dca", chunk_length=32, num_chunks=16).resolve(512).selection(512)
     with pytest.raises(AttachError, match=rf"chunks of 32 tokens, and pages have {page}; .* --block-size {fits}, or"):
         check_page_size(selection, page)
     check_page_size(selection, fits)

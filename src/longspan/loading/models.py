@@ -16,13 +16,12 @@ from longspan.deferred import transformers
 from longspan.errors import LongspanError, check_count, did_you_mean
 from longspan.loading.gguf import ENDING, tokenizer_folder, weights_folder
 from longspan.loading.names import path_of
+from longspan.methods import Method
 from longspan.methods.keywords import SETTINGS, configured
+from longspan.rope import Angles
 
 if TYPE_CHECKING:
     import torch
-
-    from longspan.methods import Method
-    from longspan.rope import Angles
 
 DTYPES = ("float32", "bfloat16", "float16")
 _HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # "model" or "owner/model"

@@ -102,7 +102,7 @@ def test_an_interrupt_keeps_what_was_measured(tune, tmp_path, monkeypatch, stop)
     [
         (("--length", "512"), ("512 tokens fit the window of 512", "--window")),
         (("--length", "1m"), ("the bundled held-out text has", "1,048,576 are needed")),
-        (("--length", "9z"), ("--length must be a number of tokens",)),
+        (("--length", "9z"), ("--length takes tokens",)),
         (("--out", "own.txt"), ("ends in .json",)),
         (("--minutes", "0"), ("give --minutes",)),
     ],

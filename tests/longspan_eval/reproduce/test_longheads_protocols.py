@@ -19,7 +19,7 @@ from support.tables import figures_of, made, measured, table_of
 
 def test_longheads_at_its_own_window(at_4096):
     rows = longheads_methods.methods(at_4096)
-    own = made(rows["LongHeads"], LongHeads)
+    own = made(rows["LongHeads"], LongHeads).resolve(4096)
     assert (own.chunk_length, own.num_chunks, own.share, own.score, own.local_chunks) == (
         256, 16, "head", "representation", 2,
     )  # fmt: skip
@@ -84,9 +84,8 @@ def test_the_factor_of_ntk_is_another_for_chat_models(at_4096, monkeypatch, temp
     ],
 )
 def test_longheads_ablations(at_4096, name, expected):
-    method = made(longheads_methods.ablations(at_4096)[name], LongHeads)
+    method = made(longheads_methods.ablations(at_4096)[name], LongHeads).resolve(4096)
     assert {key: getattr(method, key) for key in expected} == expected
-    method.resolve(4096)  # they fit
 
 
 def test_longheads_lengths(at_window, at_4096):
