@@ -284,7 +284,7 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
         banded(q, [k.clone() for k in keys[:1] * 5], v, *rest, scale=SCALE, impl="triton")
     # Triton is installed where tests run.
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\].*impl='torch'"):
+    with pytest.raises(ValueError, match=r"triton.*not installed.*pip install.*\[gpu\].*impl='torch'"):
         banded(q, keys, v, *rest, scale=SCALE, impl="triton")
 
 

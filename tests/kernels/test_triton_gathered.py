@@ -250,5 +250,5 @@ def test_a_named_kernel_runs_or_raises(monkeypatch):
         gathered(replace(job, v=job.v.clone().requires_grad_()), "triton")
     # Triton is installed where tests run.
     monkeypatch.setattr(tiles, "find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"triton.*not installed.*longspan\[gpu\]"):
+    with pytest.raises(ValueError, match=r"triton.*not installed.*pip install.*\[gpu\]"):
         gathered(per_chunk(2, 20), "triton")

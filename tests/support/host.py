@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from longspan.kernels import dispatch
+from longspan.kernels import backends, dispatch
 from longspan.kernels.banded import triton_jit as banded
 from longspan.kernels.gathered import triton_jit as gathered
 from longspan.kernels.gathered import triton_jit_chunk as gathered_chunk
@@ -71,7 +72,8 @@ def watched(monkeypatch: Any, *more: ModuleType) -> Iterator[Host]:
     """Counts what runs on tensors of ``META``, for which the Triton kernels are chosen."""
     host = Host()
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "ORDER", {**dispatch.ORDER, "meta": ("triton",)})
+        own = replace(backends.TRITON, device="meta", unsupported=lambda *tensors: None)
+        patch.setitem(dispatch.BACKENDS, own.name, own)
         patch.setattr(tiles, "unsupported_reason", lambda *tensors: None)
         patch.setitem(KERNELS_OF_ROTATIONS, "meta", rotate.taken)
         patch.setattr(rotate, "runs", lambda *tensors: True)
