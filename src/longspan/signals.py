@@ -175,4 +175,5 @@ def _end_workers() -> None:
     with suppress(Exception):  # the server ends after this process, but only once its imports are complete
         os.kill(server._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[union-attr]
     with suppress(Exception):  # multiprocessing removes it in an exit that does not come
-        shutil.rmtree(processes.current_process()._config["tempdir"])
+        if processes.parent_process() is None:  # a worker has the name of its parent's
+            shutil.rmtree(processes.current_process()._config["tempdir"])

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from longspan import signals
-from longspan.bundled import heldout_text
 from longspan.documents.folder import Folder
-from support.sessions import RUN, catches, hangups, left_of
+from support.sessions import RUN, catches, hangups, left_of, with_document
 
 pytestmark = [
     pytest.mark.hostile,
@@ -39,11 +38,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    path = tmp_path_factory.mktemp("signals")
-    (path / "text").write_text(heldout_text()[:40_000])
-    made = subprocess.run([*RUN, "read", "text", "--model", "bundled", "--out", "document"], cwd=path)
-    assert made.returncode == 0
-    return path
+    return with_document(tmp_path_factory.mktemp("signals"), 40_000)
 
 
 def environment(place, command):

@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from longspan.bundled import heldout_text
-from support.sessions import RUN
+from support.sessions import RUN, with_document
 
 fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
 
@@ -40,11 +39,7 @@ WIDTHS = (20, 120, 5, 80, 1)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    path = tmp_path_factory.mktemp("terminals")
-    (path / "text").write_text(heldout_text()[:20_000])
-    made = subprocess.run([*RUN, "read", "text", "--model", "bundled", "--out", "document"], cwd=path)
-    assert made.returncode == 0
-    return path
+    return with_document(tmp_path_factory.mktemp("terminals"), 20_000)
 
 
 def resize(terminal, columns):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from longspan.bundled import heldout_text
 
 RUN = [sys.executable, "-c", "from longspan.cli import main; main()"]
 
@@ -19,6 +22,13 @@ def hangups(handler: signal.Handlers) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def with_document(folder: Path, characters: int) -> Path:
+    """The folder, with a ``text`` of so many characters and the ``document`` that the bundled model read of it."""
+    (folder / "text").write_text(heldout_text()[:characters])
+    subprocess.run([*RUN, "read", "text", "--model", "bundled", "--out", "document"], cwd=folder, check=True)
+    return folder
 
 
 def left_of(session: int) -> list[str]:
