@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -139,10 +140,13 @@ class Attender:
                 return out
             if self.step == "token" and store.length:
                 raise LongspanError(f"step='token' cannot run here: {out}; use step='auto'")
-        if self._without_c:
-            with cpu.disabled():
-                return self._general(q, k, v, layer, store)
-        return self._general(q, k, v, layer, store)
+        with cpu.disabled() if self._without_c else nullcontext():
+            return self._general(q, k, v, layer, store)
+
+    def again(self, q: Tensor, values: Tensor, layer: LayerCall, store: KVStore) -> Tensor:
+        """Attention of a store's newest tokens once more, to other values; see ``GeneralStep.again``."""
+        with cpu.disabled() if self._without_c else nullcontext():
+            return self._general.again(q, values, layer, store)
 
     def _run_joined(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, joined: JoinedStores) -> Tensor:
         """``run`` of one token of each store; those that C cannot compute together go one by one."""

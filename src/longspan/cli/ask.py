@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from longspan.documents import Answer, Document, Passage
     from longspan.documents.manifest import Facts
 
-SHOWN = 5  # passages
-
 
 @options.examples(
     "longspan methods | longspan read - --model bundled --out methods.longspan",
@@ -33,10 +32,10 @@ def ask(
     model: options.ReaderModel = None,
     max_new_tokens: options.AnswerTokens = 200,
     passages: Annotated[
-        bool, typer.Option("--passages", help="Also print the passages that the heads chose most often.")
+        bool, typer.Option("--passages", help="Also print the sentences that the answer attended to most.")
     ] = False,
     html: Annotated[
-        Path | None, options.new_path("Write an HTML page with the chosen passages of each answer token.")
+        Path | None, options.new_path("Write an HTML page with the sentences that each answer token attended to.")
     ] = None,
     verify: options.Verify = False,
     kv_tier: options.KvTier = "device",
@@ -51,13 +50,14 @@ def ask(
     console = notes(quiet)
     with hushed(quiet):
         opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
-    answer, seen = opened.ask_recorded(
-        question, max_new_tokens, passages=passages or html is not None, stream=None if as_json else typed
-    )
-    if html is not None and seen is not None:
-        from longspan.documents.page import write_page
+    answer = opened.ask(question, max_new_tokens, stream=None if as_json else typed)
+    if passages or html is not None:
+        attended = opened.attended(opened.prompt(question), answer.tokens)
+        answer = replace(answer, passages=attended.passages())
+        if html is not None:
+            from longspan.documents.page import write_page
 
-        write_page(html, opened, question, answer, seen)
+            write_page(html, opened, question, answer, attended)
     if as_json:
         print_json({"document": str(document), "question": question, **as_plain(answer, passages)})
         return
@@ -109,18 +109,14 @@ def as_plain(answer: Answer, passages: bool) -> dict[str, Any]:
 
 
 def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
-    """Passages that the heads chose most, to print."""
+    """The passages of an answer, to print."""
     if not passages:
-        return ["", "the heads chose nothing outside of their window"]
-    lines = ["", "what the heads looked at most often, which is no proof of the answer:"]
-    for one in passages[:SHOWN]:
+        return ["", "the answer attended to no sentence more than a neutral question does"]
+    lines = ["", "what the answer attended to most, compared with a neutral question; it is no proof of the answer:"]
+    for one in passages:
         where = f"{one.source}, " if one.source else ""
         text = "(its text was not kept)" if one.text is None else " ".join(one.text.split())
-        lines += [
-            "",
-            f"chosen in {one.share:.0%} of the choices: {where}characters {one.first:,} to {one.last:,}",
-            f"  {text}",
-        ]
+        lines += ["", f"{one.lift:.1f} times as much: {where}characters {one.first:,} to {one.last:,}", f"  {text}"]
     return lines
 
 

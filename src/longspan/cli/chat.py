@@ -38,8 +38,8 @@ def chat(
 ) -> None:
     """Answer questions about a document in a conversation. Each line of the terminal, or of stdin, is a question.
 
-    /save FOLDER saves document and conversation as a new document, /passages shows the passages that the heads chose
-    for the last answer, /undo removes the last question and its answer, /quit ends the conversation.
+    /save FOLDER saves document and conversation as a new document, /passages shows the sentences that the
+    last answer attended to most, /undo removes the last question and its answer, /quit ends the conversation.
     """
     from longspan.documents.conversation import Conversation
 

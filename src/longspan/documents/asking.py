@@ -37,7 +37,7 @@ class Answer:
 
     Attributes:
         text, tokens: the answer, and its ids; a token that ends it is one of them.
-        passages: what the heads looked at while it was written, most often first; None if it was not asked for.
+        passages: the sentences that its tokens attended to most, the first the most; None if it was not asked for.
         seconds: from the question to the last token. first_token_seconds: to the first one.
         bytes_read: from disk meanwhile, by the whole process; None if the system does not say.
         peak_anonymous: the most memory of the whole process meanwhile that was no file's (RssAnon), in bytes, of looks
@@ -78,17 +78,15 @@ def refuse_options(options: dict[str, Any]) -> None:
 class _Follower:
     """Record the time of the first token, and pass the text on if a caller wants it."""
 
-    def __init__(self, tokenizer: Any, stream: Stream | None, token: Callable[[], None] | None) -> None:
+    def __init__(self, tokenizer: Any, stream: Stream | None) -> None:
         self._printer = None if stream is None else TokenStreamer(tokenizer, stream)
-        self._token, self._tokens = token, -1  # the prompt is handed over first
+        self._tokens = -1  # the prompt is handed over first
         self.began, self.first = time.perf_counter(), 0.0
 
     def put(self, value: Tensor) -> None:
         self._tokens += 1
         if self._tokens == 1:
             self.first = time.perf_counter() - self.began
-        if self._tokens and self._token is not None:
-            self._token()
         if self._printer is not None:
             self._printer.put(value)
 
@@ -105,16 +103,15 @@ def answer(
     *,
     max_new_tokens: int,
     stream: Stream | None = None,
-    token: Callable[[], None] | None = None,
     options: dict[str, Any],
 ) -> Answer:
     """Let the model write after ``ids`` ``[T]``, of which the cache holds the first ones.
 
     Args:
-        stream: called with text as it comes. token: called after every token.
+        stream: called with text as it comes.
         options: of ``generate``.
     """
-    follower, read = _Follower(tokenizer, stream, token), usage.bytes_read()
+    follower, read = _Follower(tokenizer, stream), usage.bytes_read()
     prompt = ids[None].to(model.device)
     settings = {**ONE_ANSWER, "max_new_tokens": max_new_tokens, "tokenizer": tokenizer, **options}
     if model.generation_config.pad_token_id is None and "pad_token_id" not in settings:

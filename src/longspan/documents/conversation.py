@@ -49,7 +49,7 @@ class Conversation:
         ids = torch.cat((self.ids(), asked))
         cache = self._cache_of(ids)
         self._cache = None  # an answer broken off leaves it in no state to go on from
-        answer, _ = self.document.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
+        answer = self.document.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
         self._cache = cache
         self._cached = torch.cat((ids, torch.tensor(answer.tokens)))[: cache.get_seq_length()]
         # The layout writes itself what ends an answer.
@@ -72,16 +72,14 @@ class Conversation:
         return self.turns.pop()
 
     def passages(self) -> tuple[Passage, ...]:
-        """Passages looked at when the last answer is written once more.
+        """The passages of the last answer; see ``Document.ask``.
 
         Raises:
-            DocumentError: nothing was asked yet, or the method chooses nothing.
+            DocumentError: nothing was asked yet.
         """
-        last = self._last()
-        ids = self.ids()[: -len(last.answered)] if len(last.answered) else self.ids()
-        answer, _ = self.document.go_on(ids, max(len(last.answer.tokens), 1), passages=True)
-        assert answer.passages is not None
-        return answer.passages
+        last, ids = self._last(), self.ids()
+        before = ids[: len(ids) - len(last.answered)]
+        return self.document.attended(before, last.answer.tokens).passages()
 
     def save(self, path: str | os.PathLike[str]) -> Document:
         """Write document and conversation as one document, to ask further; the document stays as it is."""

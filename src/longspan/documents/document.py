@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +17,18 @@ from longspan.documents.contents import NOWHERE, Contents, attached, check_token
 from longspan.documents.layout import check_tokenizer, encode
 from longspan.documents.manifest import Layout, Manifest, Source
 from longspan.documents.opening import open_document
-from longspan.documents.passages import passages_of
+from longspan.documents.passages import NEUTRAL, Attended, weigh
 from longspan.documents.reading import Done, Unnamed, read_on
-from longspan.documents.recorded import Recorded, recorded
 from longspan.documents.saving import save_document
+from longspan.documents.units import Units, units_of
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.methods.parse import written
 from longspan.model.unwrap import runnable
+from longspan.text.ends import before_end, end_tokens
 
-GRAIN = 64  # tokens of a passage if a method chooses smaller units
+_LAST = 8  # tokens of a neutral question whose attention is taken: those that an answer follows
 
 
 def check_question(question: object) -> None:
@@ -68,6 +70,7 @@ class Document:
         attender = attached(model).attender
         self._read_under = attender.method, attender.window, attender.calibration
         self._saved = saved
+        self._weighed: tuple[Contents, Units, Tensor] | None = None  # the contents' units, and their neutral weights
 
     @classmethod
     def open(
@@ -134,8 +137,8 @@ class Document:
 
         Args:
             max_new_tokens: length of the answer at most.
-            passages: also say which parts of the text the heads looked at, for methods that choose. The answer is the
-                same to the bit.
+            passages: also say which sentences of the text the answer's tokens attended to most, compared with a
+                neutral question; see ``longspan.documents.passages``. It costs about as much as the answer.
             stream: called with the answer's text as it comes.
             options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given. Beams and assisted
                 decoding are refused.
@@ -143,20 +146,35 @@ class Document:
         Raises:
             DocumentError: the model runs another method now, the question is empty, or an option cannot be.
         """
-        return self.ask_recorded(question, max_new_tokens, passages=passages, stream=stream, **options)[0]
-
-    def ask_recorded(
-        self,
-        question: str,
-        max_new_tokens: int = 200,
-        *,
-        passages: bool = True,
-        stream: Stream | None = None,
-        **options: Any,
-    ) -> tuple[Answer, Recorded | None]:
-        """``ask``, with what was chosen for each token of the answer; see ``longspan.documents.page``."""
         ids = self.prompt(question)
-        return self.go_on(ids, max_new_tokens, passages=passages, stream=stream, **options)
+        reply = self.go_on(ids, max_new_tokens, stream=stream, **options)
+        if not passages:
+            return reply
+        return replace(reply, passages=self.attended(ids, reply.tokens, **options).passages())
+
+    def attended(self, ids: Tensor, answer: Sequence[int], **options: Any) -> Attended:
+        """The attention of an answer's tokens to the text.
+
+        Args:
+            ids: ``[T]`` int64, what the answer follows; it begins with the document's tokens.
+            answer: the ids of the answer.
+            options: of ``generate``, under which the answer was given.
+
+        Raises:
+            DocumentError: see ``ask``; or ``ids`` do not begin with the document's.
+        """
+        attachment = self.attachment()
+        self._check_begins(ids)
+        if self._weighed is None or self._weighed[0] is not self.contents:
+            units, question = units_of(self.contents), self.prompt(NEUTRAL)[self.tokens :]
+            last = min(_LAST, len(question))
+            neutral = weigh(self.model, attachment, self.cache(), question, last, units).mean(dim=0)
+            self._weighed = self.contents, units, neutral
+        contents, units, neutral = self._weighed
+        whole = torch.cat((ids, torch.tensor(answer[:-1], dtype=torch.int64)))
+        weights = weigh(self.model, attachment, self.cache(), whole[contents.length :], len(answer), units)
+        shown = before_end(answer, end_tokens(self.model, options))
+        return Attended(contents, units, weights, neutral, len(shown))
 
     def prompt(self, question: str) -> Tensor:
         """The ids of the text and a question after it, ``[T]``."""
@@ -169,42 +187,30 @@ class Document:
         max_new_tokens: int,
         *,
         cache: LongspanCache | None = None,
-        passages: bool = False,
         stream: Stream | None = None,
         **options: Any,
-    ) -> tuple[Answer, Recorded | None]:
+    ) -> Answer:
         """Write after ``ids`` ``[T]``, which begin with the document's own.
 
         Args:
             cache: holds the first of them, at least the document's; one of its own unless given.
         """
         attachment, limit = self.attachment(), check_count("max_new_tokens", max_new_tokens)
-        if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
-            raise DocumentError("the tokens of a question must begin with those of the document")
+        self._check_begins(ids)
         check_tokens(self.model, ids[self.tokens :])
         self._refuse_beyond(len(ids) + limit)
         refuse_options(options)
         if cache is not None:  # it shows the same files
             self.contents.check_files()
+        else:
+            cache = self.contents.cache(self.model, attachment)
+        return answer(
+            self.model, self.tokenizer, cache, ids, max_new_tokens=limit, stream=stream, options=options
+        )  # fmt: skip
 
-        def run(seen: Recorded | None) -> Answer:
-            return answer(
-                self.model,
-                self.tokenizer,
-                self.contents.cache(self.model, attachment) if cache is None else cache,
-                ids,
-                max_new_tokens=limit,
-                stream=stream,
-                token=None if seen is None else seen.token,
-                options=options,
-            )
-
-        if not passages:
-            return run(None), None
-        with recorded(self.model, attachment) as seen:
-            reply = run(seen)
-        chosen = [choice for step in seen.steps for choice in step]
-        return replace(reply, passages=passages_of(chosen, self.contents, GRAIN)), seen
+    def _check_begins(self, ids: Tensor) -> None:
+        if not torch.equal(ids[: self.tokens], self.contents.ids) or len(ids) <= self.tokens:
+            raise DocumentError("the tokens of a question must begin with those of the document")
 
     def append(self, text: str, *, source: str = "", done: Done | None = None) -> None:
         """Let the model read another text, after an empty line. The saved document changes with ``save`` alone.

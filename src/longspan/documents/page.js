@@ -1,21 +1,19 @@
 "use strict";
-const steps = JSON.parse(document.getElementById("data").textContent);
+const steps = JSON.parse(document.getElementById("data").textContent); // the last one is of the whole answer
 const tokens = [...document.querySelectorAll("#answer span")];
-const parts = new Map([...document.querySelectorAll("main span")].map((x) => [Number(x.dataset.p), x]));
+const parts = [...document.querySelectorAll("main p")];
 let fixed = -1;
 
-function counts(n) {
-  const found = new Map();
-  for (const step of n < 0 ? steps : [steps[n] || []])
-    for (let k = 0; k < step.length; k += 2) found.set(step[k], (found.get(step[k]) || 0) + step[k + 1]);
-  return found;
-}
-
 function show(n) {
-  const found = counts(n), most = Math.max(1, ...found.values());
-  for (const [p, part] of parts) {
-    const share = (found.get(p) || 0) / most;
-    part.style.background = share ? `rgb(var(--mark) / ${(0.08 + 0.6 * share).toFixed(3)})` : "";
+  const step = n < 0 ? steps.at(-1) : steps[n];
+  const lifts = new Map();
+  for (let k = 0; k < step.length; k += 2) lifts.set(step[k], step[k + 1]);
+  const most = Math.max(1, ...lifts.values());
+  for (const [p, part] of parts.entries()) {
+    const lift = lifts.get(p) || 0;
+    part.hidden = !lift;
+    part.title = lift ? `${lift.toFixed(1)} times as much as under a neutral question` : "";
+    part.lastElementChild.style.background = `rgb(var(--mark) / ${(0.08 + (0.6 * lift) / most).toFixed(3)})`;
   }
   tokens.forEach((x, k) => x.classList.toggle("on", k === n));
 }

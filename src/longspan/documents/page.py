@@ -1,34 +1,33 @@
-"""One self-contained HTML page: an answer, token by token, beside the text and what the heads looked at of it."""
+"""One self-contained HTML page: an answer, token by token, beside the sentences of the text that it attended to."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from longspan.documents.asking import Answer
-from longspan.documents.document import GRAIN, Document
-from longspan.documents.passages import Range, looked_at
-from longspan.documents.recorded import Recorded
+from longspan.documents.document import Document
+from longspan.documents.passages import Attended, Passage
 from longspan.files import write
 from longspan.recording import html
 from longspan.text.detokenize import IncrementalDetokenizer
 
 _BODY = """<header><h1>{question}</h1>
 <p id="answer" aria-label="the answer, token by token">{answer}</p>
-<p id="about" aria-live="polite">Shown is what the heads looked at while the answer was written, the more often the
-darker. It is no proof of the answer. Point at a token, or walk with the arrow keys, for what they looked at then.</p>
+<p id="about" aria-live="polite">Shown are the sentences that the answer attended to most, compared with a neutral
+question, the more the darker. They are no proof of the answer. Point at a token, or walk with the arrow keys, for the
+sentences of that token.</p>
 </header>
-<main id="text" aria-label="the text, part by part">{text}</main>
+<main id="text" aria-label="the sentences, in the order of the text">{text}</main>
 """
 
 
-def write_page(path: str | os.PathLike[str], document: Document, question: str, answer: Answer, seen: Recorded) -> None:
+def write_page(path: str | os.PathLike[str], document: Document, question: str, answer: Answer, seen: Attended) -> None:
     """Write the page; it asks for nothing from anywhere, and all text in it is escaped.
 
     Args:
-        seen: what was recorded while ``answer`` was written; see ``Document.ask_recorded``.
+        seen: of ``answer``; see ``Document.attended``.
 
     Raises:
         OSError: it cannot be written.
@@ -36,21 +35,32 @@ def write_page(path: str | os.PathLike[str], document: Document, question: str, 
     write(path, page(document, question, answer, seen))
 
 
-def page(document: Document, question: str, answer: Answer, seen: Recorded) -> str:
+def page(document: Document, question: str, answer: Answer, seen: Attended) -> str:
     """The page as a string; see ``write_page``."""
-    steps = [looked_at(step, GRAIN)[0] for step in seen.steps]
-    ranges = sorted({tokens for step in steps for tokens in step})
-    number = {tokens: n for n, tokens in enumerate(ranges)}
-    # How often each part of the text was looked at for each token of the answer, as [part, times, part, times, ...].
-    data = [[x for tokens, times in sorted(step.items()) for x in (number[tokens], times)] for step in steps]
+    # The last ones are of the whole answer.
+    every = [*(seen.passages(n) for n in range(len(answer.tokens))), seen.passages()]
+    places = sorted({_place(one): one for own in every for one in own}.items())
+    number = {place: n for n, (place, _) in enumerate(places)}
+    # Of each token the lift of its parts of the text, as [part, lift, part, lift, ...].
+    data = [[x for one in own for x in (number[_place(one)], round(one.lift, 2))] for own in every]
     tokens = "".join(
         f'<span data-t="{n}" tabindex="0">{html.text(text)}</span>'
         for n, text in enumerate(_texts(document.tokenizer, answer.tokens))
     )
-    body = _BODY.format(
-        question=html.text(question), answer=tokens, text="".join(_parts(document, ranges, sum(steps, Counter())))
-    )
+    shown = "".join(_part(n, one) for n, (_, one) in enumerate(places))
+    body = _BODY.format(question=html.text(question), answer=tokens, text=shown)
     return html.page("longspan.documents", question, body, data)
+
+
+def _place(one: Passage) -> tuple[str, int, int]:
+    return one.source, one.first, one.last
+
+
+def _part(number: int, one: Passage) -> str:
+    where = f"{one.source}, " if one.source else ""
+    text = "its text was not kept" if one.text is None else " ".join(one.text.split())
+    place = html.text(f"{where}characters {one.first:,} to {one.last:,}")
+    return f'<p data-p="{number}"><i>{place}</i> <span>{html.text(text)}</span></p>\n'
 
 
 def _texts(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
@@ -60,22 +70,3 @@ def _texts(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
         texts += told.alternatives([token])
         told.add(token)
     return [*texts[:-1], *(text + told.end() for text in texts[-1:])]
-
-
-def _parts(document: Document, ranges: list[Range], counts: Counter[Range]) -> list[str]:
-    """The text in order, each part that was looked at in an element of its own; what lies between in short."""
-    contents, elements, at = document.contents, [], 0
-    for n, (start, stop) in enumerate(ranges):
-        places = contents.places[start:stop]
-        places = places[places[:, 0] >= 0]
-        if not len(places):
-            continue
-        first, last = max(int(places[:, 0].min()), at), int(places[:, 1].max())
-        if last <= at:
-            continue
-        if first > at:
-            elements.append(f'<i title="{first - at:,} characters at which nobody looked"> … </i>')
-        shown = f"[characters {first:,} to {last:,}]" if contents.text is None else contents.text[first:last]
-        elements.append(f'<span data-p="{n}" title="{counts[start, stop]} times">{html.text(shown)}</span>')
-        at = last
-    return elements

@@ -1,84 +1,119 @@
-"""The parts of a text that the heads looked at while an answer was written. They are no proof of it."""
+"""The sentences of a text that an answer's tokens gave more attention than a neutral question's do.
+
+Attention alone says little: most of it goes to the same few places whatever is asked. So each sentence's weight is
+compared with the weight that the model gives it when it is asked what the text is about. It is no proof of the answer.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from longspan.attend import Choice
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from longspan.attend import GroupWeights
 from longspan.documents.contents import Contents
+from longspan.documents.reading import forward
+from longspan.documents.units import Units
+from longspan.hf.cache import LongspanCache
+from longspan.hf.hooks import Attachment
+
+NEUTRAL = "What is this text about?"
+MOST = 4  # sentences of an answer's passages
+_SMOOTHED = 0.5  # of the mean weight of a sentence: what has next to none has no large ratio
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A part of the text.
+    """A part of the text: a sentence, or several that follow one another.
 
     Attributes:
-        start, stop: its tokens, ``[start, stop)``, counted from the document's first one.
         text: its characters, those in ``source``; None if the text was not kept.
         first, last: the places of these characters in ``source``, ``[first, last)``.
-        source: the file or name of the text that the part begins in.
-        chosen: how often it was chosen, over all heads, layers and tokens of the answer.
-        share: that, of how often it could have been.
+        source: the file or name of the text that the part lies in.
+        share: of the attention of the answer's tokens, the mean over all heads and layers.
+        lift: how many times as much that is as under a neutral question.
     """
 
-    start: int
-    stop: int
     text: str | None
     first: int
     last: int
     source: str
-    chosen: int
     share: float
+    lift: float
 
 
-Range = tuple[int, int]
+@dataclass(frozen=True)
+class Attended:
+    """The attention of an answer's tokens to a document.
 
-
-def looked_at(choices: Iterable[Choice], grain: int) -> tuple[Counter[Range], int]:
-    """How often each range of tokens was chosen, and how often something was.
-
-    Args:
-        choices: of one answer, or of one token of it.
-        grain: tokens of a range if the method chooses smaller units; else the units themselves are the ranges.
+    Attributes:
+        weights: ``[A, U]`` fp32, of the query that gave each token of the answer to each unit of the text, the mean
+            over heads and layers.
+        neutral: ``[U]`` fp32, the same under a neutral question.
+        shown: how many of the tokens are the answer's text; one that ends it is not.
     """
-    counts: Counter[Range] = Counter()
-    votes = 0
-    for choice in choices:
-        votes += choice.units.shape[0]
-        for units in choice.units.tolist():  # of one head, group or layer, which looks at a range or does not
-            begins = {choice.origin + unit * choice.size for unit in units}
-            if choice.size >= grain:
-                counts.update((a, a + choice.size) for a in begins)
-            else:
-                counts.update((n * grain, (n + 1) * grain) for n in {a // grain for a in begins})
-    return counts, votes
+
+    contents: Contents
+    units: Units
+    weights: Tensor
+    neutral: Tensor
+    shown: int
+
+    def passages(self, token: int | None = None) -> tuple[Passage, ...]:
+        """The passages of one token of the answer, or of all: up to ``MOST`` sentences, the highest lift first.
+
+        Sentences that follow one another are one passage. None has a lift below 1.
+        """
+        share = self._share(token)
+        lift = self.lifts(token)
+        best = lift.topk(min(MOST, len(lift))).indices
+        runs = _runs(sorted(best[lift[best] > 1].tolist()), self.units.sources)
+        found = [self._passage(first, last, share, lift) for first, last in runs]
+        return tuple(sorted(found, key=lambda one: -one.lift))
+
+    def lifts(self, token: int | None = None) -> Tensor:
+        """``[U]`` fp32, how many times as much each unit was attended to as under a neutral question; see ``passages``.
+
+        ``w_u / (n_u + ½ mean(n))`` with weights ``w`` and, under the neutral question, ``n``.
+        """
+        return self._share(token) / (self.neutral + _SMOOTHED * self.neutral.mean()).clamp(min=1e-9)
+
+    def _share(self, token: int | None) -> Tensor:
+        return self.weights[token] if token is not None else self.weights[: max(self.shown, 1)].mean(dim=0)
+
+    def _passage(self, first: int, last: int, share: Tensor, lift: Tensor) -> Passage:
+        source = self.contents.sources[int(self.units.sources[first])]
+        begin, end = int(self.units.places[first, 0]), int(self.units.places[last, 1])
+        text = None if self.contents.text is None else self.contents.text[begin:end]
+        own = slice(first, last + 1)
+        place = begin - source.start, end - source.start
+        return Passage(text, *place, source.name, float(share[own].sum()), float(lift[own].max()))
 
 
-def passages_of(choices: Iterable[Choice], contents: Contents, grain: int) -> tuple[Passage, ...]:
-    """The parts of the text that were looked at, the most often chosen first; see ``looked_at``."""
-    return ranked(*looked_at(choices, grain), contents)
+@torch.inference_mode()
+def weigh(
+    model: PreTrainedModel, attachment: Attachment, cache: LongspanCache, ids: Tensor, last: int, units: Units
+) -> Tensor:
+    """``[last, U]`` fp32, the weights of the units for the last of the tokens ``ids`` ``[T]`` that follow the cache's.
+
+    They are computed as in the order of reading, so that each query sees what it sees when it is asked for real.
+    """
+    if len(ids) > last:
+        forward(model, ids[:-last], cache)
+    weights = GroupWeights(attachment.attender, units.of, len(units))
+    with attachment.attended_by(weights):
+        forward(model, ids[-last:], cache)
+    return weights.mean()
 
 
-def ranked(counts: Counter[Range], votes: int, contents: Contents) -> tuple[Passage, ...]:
-    """``passages_of`` choices that ``looked_at`` has counted."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    passages = (_passage(contents, *tokens, count, votes) for tokens, count in ordered)
-    return tuple(one for one in passages if one is not None)
-
-
-def _passage(contents: Contents, start: int, stop: int, count: int, votes: int) -> Passage | None:
-    stop = min(stop, contents.length)
-    places = contents.places[start:stop]
-    places = places[places[:, 0] >= 0]
-    if not len(places):  # of what stands around the text alone
-        return None
-    first, last = int(places[:, 0].min()), int(places[:, 1].max())
-    own = (s for s in contents.sources if max(first, s.start) < s.stop)  # an empty text has no passages
-    source, begin, end = next(((s.name, s.start, s.stop) for s in own), ("", 0, last))
-    first, last = max(first, begin), min(last, end)  # the joint of two texts is of neither
-    if first >= last:
-        return None
-    text = None if contents.text is None else contents.text[first:last]
-    return Passage(start, stop, text, first - begin, last - begin, source, count, count / max(votes, 1))
+def _runs(units: Sequence[int], sources: Tensor) -> list[tuple[int, int]]:
+    """The first and last of units that follow one another in one source."""
+    if not units:
+        return []
+    breaks = [n for n, (a, b) in enumerate(pairwise(units), 1) if b != a + 1 or sources[a] != sources[b]]
+    edges = [0, *breaks, len(units)]
+    return [(units[a], units[b - 1]) for a, b in pairwise(edges)]

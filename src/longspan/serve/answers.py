@@ -160,8 +160,8 @@ def _passages_field(attended: AttendedPassages | None) -> dict[str, Any]:
         return {}
     tokens = [{"text": text, "passages": [_passage_object(one) for one in own]} for text, own in attended.tokens]
     answer = [_passage_object(one) | {"text": one.text} for one in attended.answer]
-    return {"passages": {"units": attended.votes, "answer": answer, "tokens": tokens}}
+    return {"passages": {"answer": answer, "tokens": tokens}}
 
 
 def _passage_object(one: Passage) -> dict[str, Any]:
-    return {"start": one.first, "end": one.last, "count": one.chosen, "share": round(one.share, 6)}
+    return {"start": one.first, "end": one.last, "lift": round(one.lift, 2), "share": round(one.share, 6)}

@@ -62,9 +62,6 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs requires logprobs=true", param="top_logprobs")
         document = None if body.document is None else host.ready_document(body.document)
-        if body.passages and not host.attachment.attender.method.selects:
-            name = host.attachment.attender.method.name
-            raise ApiError(400, f"{name} chooses no keys, so there are no passages to show", param="passages")
         prompt = await _encoded(host.prompts.chat, body.messages, document)
         if body.passages and prompt.document is None:
             raise ApiError(400, "passages require a document: name it in the field document", param="passages")
@@ -87,7 +84,7 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
 
 def _model_routes(app: FastAPI, host: Host) -> None:
     report = host.attachment.report
-    about = {"method": report.method.name, "passages": report.method.selects, "window": report.window}
+    about = {"method": report.method.name, "window": report.window}
     about |= {"version": __version__}
     model = {"id": host.settings.model, "object": "model", "created": 0, "owned_by": "longspan", "longspan": about}
 

@@ -36,9 +36,8 @@ class Delta:
 
 @dataclass(frozen=True)
 class AttendedPassages:
-    """Passages that the heads chose: of how many choices, for the whole answer, and for each token with its text."""
+    """Passages of the whole answer, and of each of its tokens with its text."""
 
-    votes: int
     answer: tuple[Passage, ...]
     tokens: tuple[tuple[str, tuple[Passage, ...]], ...]
 

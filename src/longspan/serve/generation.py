@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -14,9 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.documents import Document
-from longspan.documents.document import GRAIN
-from longspan.documents.passages import Range, looked_at, ranked
-from longspan.documents.recorded import recorded
+from longspan.documents.passages import Attended
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
 from longspan.hf.joined import JoinedCache
@@ -38,7 +35,7 @@ class GenerationRequest:
 
     Attributes:
         ids: the prompt, ``[T]``. max_tokens: length of the answer at most. stop: texts that end it.
-        passages: whether to record what the heads choose of ``document``.
+        passages: whether to weigh which sentences of ``document`` the answer attends to.
         streamed: whether each part of the answer is sent as soon as it is there.
         digest: of a chat's prompt, by which its answer is remembered; see ``PreviousAnswers``.
     """
@@ -89,8 +86,7 @@ class Generation:
             host.tokenizer, ends=self._ends, most=request.max_tokens, stop=request.stop, streamed=request.streamed
         )
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length, request.max_tokens)
-        self._records = request.passages and request.document is not None
-        self._counts, self._votes = list[Counter[Range]](), 0
+        self._finish: Finish | None = None  # of an answer that is whole and is to be weighed yet
         self._submitted = time.perf_counter()
         self._started = 0.0
         self._prefill = self._decode = 0.0  # seconds of computing
@@ -106,7 +102,7 @@ class Generation:
     @property
     def next_id(self) -> int | None:
         """The token that its next forward takes in, if the step is of one token; else None."""
-        if self._prefix is None or self._records or self._length - self._prefix.tokens != 1:
+        if self._prefix is None or self._finish is not None or self._length - self._prefix.tokens != 1:
             return None
         return int(self._ids[self._length - 1])
 
@@ -142,6 +138,8 @@ class Generation:
     @torch.inference_mode()
     def step(self) -> bool:
         began = time.perf_counter()
+        if self._finish is not None:
+            return self._end(self._finish, self._weigh())
         self._started = self._started or began
         token = self._compute()
         seconds = time.perf_counter() - began
@@ -166,17 +164,11 @@ class Generation:
                 return None  # the rest takes turns with other prefill chunks
         prefix, prefill_chunk = self._prefix, self._host.prefill_chunk
         stop = min(prefix.tokens + prefill_chunk, self._length)
-        document = self._request.document if self._records and stop == self._length else None
-        with nullcontext() if document is None else recorded(self._host.model, document.attachment()) as seen:
-            logits = self._forward(self._ids[prefix.tokens : stop], prefix)
+        logits = self._forward(self._ids[prefix.tokens : stop], prefix)
         if stop < self._length:
             # A device computes on while the next job begins; seconds are those of the job that caused them.
             logits[:1].tolist()
             return None
-        if seen is not None:
-            counts, votes = looked_at(seen.choices, GRAIN)
-            self._counts.append(counts)
-            self._votes += votes
         return self._sampler(self._ids[: self._length], logits)
 
     def _forward(self, ids: Tensor, prefix: PrefixCache) -> Tensor:
@@ -202,32 +194,37 @@ class Generation:
             answer = self._ids[self._prompt_length : self._length - (token.id in self._ends)]
             whole = str(self._host.tokenizer.decode(answer.tolist(), skip_special_tokens=True))
             self._host.previous_answers.remember(self._request.digest, whole, answer.clone())
-        end = self._finished(finish)
+        if not self._request.passages:
+            return self._end(finish, None)
+        self._finish = finish  # the next step weighs
+        return True
+
+    def _end(self, finish: Finish, attended: Attended | None) -> bool:
+        end = self._finished(finish, attended)
         self.close()
         self._emit(end)
         return False
 
-    def _finished(self, finish: Finish) -> Finished:
+    def _weigh(self) -> Attended | None:
+        """The attention of the answer to its document; None if that was deleted meanwhile."""
+        document, prompt = self._request.document, self._prompt_length
+        if document is None or document not in self._host.documents():
+            return None
+        return document.attended(self._request.ids, self._ids[prompt : self._length].tolist())
+
+    def _finished(self, finish: Finish, attended: Attended | None) -> Finished:
         turns = time.perf_counter() - self._started - self._prefill - self._decode
         return Finished(
             finish, self._prompt_length, self._reused, self._length - self._prompt_length,
             self._started - self._submitted, self._prefill, self._decode, turns,
-            self._attended if self._records else None,
+            None if attended is None else partial(self._passages, attended),
         )  # fmt: skip
 
-    def _attended(self) -> AttendedPassages:
+    def _passages(self, attended: Attended) -> AttendedPassages:
         """Takes milliseconds a token, so neither the engine's thread nor the event loop calls it."""
-        document = self._request.document
-        assert document is not None
-        tokens = self._ids[self._prompt_length : self._length].tolist()
-        each, texts = self._votes // max(len(self._counts), 1), self._text.of_each(tokens)
-        shown = tuple(
-            (written, ranked(counts, each, document.contents))
-            for written, counts in zip(texts, self._counts, strict=True)
-        )
-        return AttendedPassages(
-            self._votes, ranked(sum(self._counts, Counter()), self._votes, document.contents), shown
-        )
+        texts = self._text.of_each(self._ids[self._prompt_length : self._length].tolist())
+        each = tuple((text, attended.passages(n)) for n, text in enumerate(texts))
+        return AttendedPassages(attended.passages(), each)
 
     def close(self) -> None:
         """Return the cache for requests with this prefix."""

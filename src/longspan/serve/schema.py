@@ -66,7 +66,12 @@ ChatRequest: Any = _model(
     messages=(Annotated[list[dict[str, Any]], Field(min_length=1)], ...),
     stream=_Stream,
     document=(Annotated[str | None, Field(description="a document that the messages are about")], None),
-    passages=(Annotated[bool | None, Field(description="return what the heads looked at of the document")], None),
+    passages=(
+        Annotated[
+            bool | None, Field(description="return the sentences that the answer attended to most")
+        ],
+        None,
+    ),
 )
 CompletionRequest: Any = _model(
     "CompletionRequest",

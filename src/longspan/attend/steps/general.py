@@ -64,6 +64,21 @@ class GeneralStep:
         keys, values = (new_keys, v) if store is None else (store.keys, store.values)
         return self._attend(paired_q, keys, values, store, rope, layer, span)
 
+    def again(self, q: Tensor, values: Tensor, layer: LayerCall, store: KVStore) -> Tensor:
+        """Attention of the newest tokens of a store once more, to other values.
+
+        Args:
+            q: ``[B, H, T, D]``, unrotated, of the last ``T`` tokens that the store holds.
+            values: ``[B, Hkv, N, W]`` in q's dtype, where the store's own values lie; of all its tokens.
+
+        Returns:
+            ``[B, T, H, W]``; rows of padding are zero.
+        """
+        span = layer.state.span(store.length - q.shape[2], q.shape[2], layer.padding)
+        return self._attend(
+            layer.rope.pair(q), store.keys, values, store, layer.rope.paired(), layer, span, stored=False
+        )
+
     def _attend(
         self,
         q: Tensor,
@@ -73,8 +88,13 @@ class GeneralStep:
         rope: Rope,
         layer: LayerCall,
         span: TokenSpan,
+        stored: bool = True,
     ) -> Tensor:
-        """``[B, T, H, Dv]`` of queries ``[B, H, T, D]``; keys and values are the stored ones, with their padding."""
+        """``[B, T, H, Dv]`` of queries ``[B, H, T, D]``; keys and values have their padding.
+
+        Args:
+            stored: whether the values are the store's own, if there is one.
+        """
         tables, tokens, runs = self._tables, span.tokens, self._runs(layer, span)
         # Rows that are alike are seen from their first token on: their tables do not depend on the padding then.
         base = runs[0].padding if len(runs) == 1 else 0
@@ -96,7 +116,7 @@ class GeneralStep:
         out, lse = banded(
             q,
             [shown[n] for n in ranges.rotations],
-            shown_values,
+            shown_values if stored else values.to(q.device),
             ranges.plan,
             angles,
             rope.with_table(runs[0].table),
