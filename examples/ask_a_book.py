@@ -27,9 +27,9 @@ with tempfile.TemporaryDirectory() as folder:
 
     answer = doc.ask(question, max_new_tokens=8, passages=True)
     print("asked:", answer.text.strip()[:5], f"in {answer.seconds:.2f} s")
-    print("the heads looked at:")
-    for passage in answer.passages[:5]:
-        print(f"  {passage.share:.0%}", " ".join(passage.text.split()))
+    print("the answer attended most to:")
+    for passage in answer.passages:
+        print(f"  {passage.lift:.0f} times as much:", " ".join(passage.text.split()))
 
     # Another day: with another model, tokenizer or method it would be refused.
     model, tokenizer = longspan.load_bundled()

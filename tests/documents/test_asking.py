@@ -58,8 +58,9 @@ def test_the_passages_are_those_of_the_last_answer(document):
     talk.say(ASK, 6)
     assert talk.passages() == document.ask(ASK, 6, passages=True).passages
     talk.say("And then?", 3)
-    answer, _ = document.go_on(talk.ids()[:-3], 3, passages=True)
-    assert len(talk.turns[-1].answered) == 3 and talk.passages() == answer.passages
+    turn = talk.turns[-1]
+    again = document.attended(talk.ids()[:-3], turn.answer.tokens)
+    assert len(turn.answered) == 3 and talk.passages() == again.passages()
 
 
 def test_what_is_streamed_is_the_answer(fresh, tokenizer, text):

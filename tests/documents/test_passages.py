@@ -1,47 +1,122 @@
-"""Passages lie in the text that they begin in."""
+"""Passages are the sentences that an answer attended to, under every method, inside the window and beyond."""
 
 from __future__ import annotations
 
-from collections import Counter
-
+import pytest
 import torch
 
-from longspan.attend import Choice
-from longspan.documents.contents import Contents
+import longspan
+from longspan.bundled import heldout_text
+from longspan.documents import units as units_of_documents
+from longspan.documents.contents import NOWHERE, Contents
 from longspan.documents.encoded import InMemory
 from longspan.documents.manifest import Source
-from longspan.documents.passages import looked_at, ranked
+from longspan.documents.passages import Attended
+from longspan.documents.units import units_of
+from longspan.methods import METHODS
 
-TEXT = "first one\n\n\n\nlast one"  # three texts with two line breaks between, the second one empty
-SOURCES = Source("a", 0, 9), Source("b", 11, 11), Source("c", 13, 21)
-
-
-def only(start, stop, text=TEXT, sources=SOURCES):
-    """The one passage of a range, of a document with a token for each character."""
-    places = torch.stack((torch.arange(len(TEXT)), torch.arange(len(TEXT)) + 1), -1)
-    contents = Contents(InMemory(torch.arange(len(TEXT)), places, text), sources)
-    found = ranked(Counter({(start, stop): 1}), 1, contents)
-    return [(one.source, one.first, one.last, one.text) for one in found]
+NEEDLE = "The pass key is 71428. Remember it. 71428 is the pass key."
+QUESTION = "What is the pass key? The pass key is"
+TEXT = "One is. Two is.\n\n\n\nThree is here. Four."  # three texts with two line breaks between, the second one empty
+SOURCES = Source("a", 0, 15), Source("b", 17, 17), Source("c", 19, 39)
 
 
-def test_a_passage_over_two_texts_ends_with_the_one_that_it_begins_in():
-    assert only(6, 21) == [("a", 6, 9, "one")]
-    assert only(6, 21, text=None) == [("a", 6, 9, None)]
+def contents(text: str | None = TEXT, sources=SOURCES) -> Contents:
+    """A token for each character, after one that is not of the text."""
+    own = torch.stack((torch.arange(len(TEXT)), torch.arange(len(TEXT)) + 1), -1)
+    places = torch.cat((torch.tensor([NOWHERE]), own))
+    return Contents(InMemory(torch.arange(len(places)), places, text), sources)
 
 
-def test_a_passage_that_begins_between_two_texts_is_of_the_next_that_has_any():
-    assert only(9, 17) == only(12, 17) == [("c", 0, 4, "last")]
-    assert only(9, 13) == []
+def attended(weights: list[float], neutral: list[float], text: str | None = TEXT) -> Attended:
+    held = contents(text)
+    return Attended(held, units_of(held), torch.tensor([weights]), torch.tensor(neutral), 1)
 
 
-def test_a_text_without_sources_is_not_clipped():
-    assert only(6, 21, sources=()) == [("", 6, 21, TEXT[6:])]
+def test_a_unit_is_a_sentence_of_one_text():
+    units = units_of(contents())
+    assert [TEXT[a:b] for a, b in units.places.tolist()] == ["One is.", "Two is.", "Three is here.", "Four."]
+    assert units.sources.tolist() == [0, 0, 2, 2]
+    of = [[TEXT[int(n) - 1] for n in (units.of == unit).nonzero()[:, 0]] for unit in range(4)]
+    assert ["".join(one).strip() for one in of] == ["One is.", "Two is.", "Three is here.", "Four."]
+    assert units.of[0] == -1
 
 
-def test_ranges_are_counted_from_the_first_token_of_the_units():
-    """The blocks of InfLLM begin after its initial tokens."""
-    about = {"call": 0, "layer": 0, "row": 0, "first": 90, "query": 90, "padding": 0}
-    units = torch.tensor([[0, 2], [2, 3]])
-    choices = [Choice(units=units, size=4, origin=3, scores=None, scored_from=0, kept=(), **about)]
-    assert looked_at(choices, 1) == ({(3, 7): 1, (11, 15): 2, (15, 19): 1}, 2)
-    assert looked_at(choices, 8) == ({(0, 8): 1, (8, 16): 2}, 2)
+def test_many_units_become_fewer_of_one_text_each(monkeypatch):
+    whole = units_of(contents())
+    monkeypatch.setattr(units_of_documents, "MOST", 2)
+    units = units_of(contents())
+    assert [TEXT[a:b] for a, b in units.places.tolist()] == ["One is. Two is.", "Three is here. Four."]
+    assert torch.equal(units.of, torch.where(whole.of >= 0, whole.of // 2, -1))
+
+
+def test_a_text_that_was_not_kept_has_runs_of_tokens(monkeypatch):
+    monkeypatch.setattr(units_of_documents, "_BLIND", 10)
+    units = units_of(contents(None))
+    assert units.places.tolist() == [[0, 10], [10, 15], [19, 29], [29, 39]]
+    assert (units.of[:, None] == torch.arange(4)).sum(dim=0).tolist() == [10, 5, 10, 10]
+    (first, *_) = attended([0, 0, 0.5, 0], [0.1] * 4, None).passages()
+    assert (first.source, first.first, first.last, first.text) == ("c", 0, 10, None)
+
+
+def test_passages_are_compared_with_a_neutral_question():
+    (first,) = attended([0.5, 0.3, 0.1, 0.1], [0.5, 0.05, 0.2, 0.25]).passages()
+    assert first.text == "Two is." and (first.source, first.first, first.last) == ("a", 8, 15)
+    assert first.share == pytest.approx(0.3) and first.lift == pytest.approx(0.3 / (0.05 + 0.125))
+
+
+def test_sentences_that_follow_one_another_are_one_passage_of_one_text():
+    found = attended([0.1, 0.2, 0.2, 0.3], [0.01] * 4).passages()
+    assert [(one.source, one.text) for one in found] == [("c", "Three is here. Four."), ("a", "One is. Two is.")]
+    assert [one.share for one in found] == pytest.approx([0.5, 0.3])
+
+
+def test_no_passage_if_nothing_stands_out():
+    assert attended([0.1] * 4, [0.1] * 4).passages() == ()
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return longspan.load_bundled()
+
+
+def asked(bundled, method: str, tokens: int, **options):
+    """An answer with its passages about a text of so many characters with a needle in its middle."""
+    model, tokenizer = bundled
+    text = heldout_text()
+    middle = text.index("\n", tokens // 2)
+    longspan.restore(model)
+    whole = f"{text[:middle]}\n{NEEDLE}{text[middle:tokens]}"
+    return longspan.read(model, tokenizer, whole, method=method, length=4096, **options).ask(QUESTION, 6, passages=True)
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"pi"}))  # under which this model answers wrong
+def test_inside_the_window_every_method_shows_the_sentence_with_the_answer(bundled, name):
+    answer = asked(bundled, name, 1200)
+    assert "71428" in answer.text and "71428" in answer.passages[0].text
+
+
+@pytest.mark.parametrize("name", ["dca", "longheads:score=bounds", "esa", "infllm", "rerope", "self-extend"])
+def test_beyond_the_window_the_sentence_with_the_answer_comes_first(bundled, name):
+    answer = asked(bundled, name, 4000)
+    assert "71428" not in answer.text or "71428" in answer.passages[0].text
+    assert answer.passages and len(answer.passages) <= 4
+
+
+def test_the_lists_of_two_questions_differ(bundled):
+    model, tokenizer = bundled
+    longspan.restore(model)
+    document = longspan.read(model, tokenizer, heldout_text()[:6000], method="longheads:score=bounds")
+    lifts = []
+    for question in ("What does the function return?", "Who wrote the first line?"):
+        ids = document.prompt(question)
+        lifts.append(document.attended(ids, document.go_on(ids, 8).tokens).lifts())
+    assert float(torch.corrcoef(torch.stack(lifts))[0, 1]) < 0.9
+
+
+def test_passages_change_nothing(bundled):
+    model, tokenizer = bundled
+    longspan.restore(model)
+    document = longspan.read(model, tokenizer, heldout_text()[:4000], method="esa")
+    first = document.ask(QUESTION, 6)
+    assert document.ask(QUESTION, 6, passages=True).tokens == first.tokens == document.ask(QUESTION, 6).tokens

@@ -64,12 +64,6 @@ def test_a_question_that_is_none_is_refused(document):
         document.ask(None)
 
 
-def test_a_method_that_chooses_nothing_has_no_passages(fresh, tokenizer, text):
-    document = longspan.read(fresh(), tokenizer, text, method="dca")
-    with pytest.raises(DocumentError, match="dca keeps keys by their index and chooses none"):
-        document.ask(ASK, 2, passages=True)
-
-
 def test_the_model_has_to_run_what_it_ran(document):
     longspan.extend(document.model, "dca")
     with pytest.raises(DocumentError, match="read under longheads:.* now runs dca:"):

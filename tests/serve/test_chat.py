@@ -192,17 +192,13 @@ def test_passages(served, document, book):
     answer = served.ask(QUESTION, document=document, max_tokens=6, passages=True)
     assert said(answer) == alone.text
     found = answer["choices"][0]["passages"]
-    expected = [(one.first, one.last, one.chosen) for one in alone.passages]
-    assert [(p["start"], p["end"], p["count"]) for p in found["answer"]] == expected
-    assert all(p["text"] == book[p["start"] : p["end"]] for p in found["answer"])
+    expected = [(one.first, one.last, round(one.lift, 2)) for one in alone.passages]
+    assert [(p["start"], p["end"], p["lift"]) for p in found["answer"]] == expected
+    assert all(p["text"] == book[p["start"] : p["end"]] for p in found["answer"]) and KEY in found["answer"][0]["text"]
     assert [token["text"] for token in found["tokens"]] == list(" 71428")
-    # Of the twelve that choose in this model three read the key, and they do with every token of it.
-    parts = [[p for p in token["passages"] if KEY in book[p["start"] : p["end"]]] for token in found["tokens"]]
-    assert all(sum(p["count"] for p in own) >= 3 for own in parts), "the heads looked elsewhere"
-    assert sum(p["count"] for token in found["tokens"] for p in token["passages"]) == sum(
-        p["count"] for p in found["answer"]
-    )
-    assert all(p["share"] == pytest.approx(p["count"] / found["units"], abs=1e-5) for p in found["answer"])
+    parts = [[book[p["start"] : p["end"]] for p in token["passages"]] for token in found["tokens"]]
+    assert all(KEY in own[0] for own in parts[1:]), "a digit attended to something else"
+    assert all(p["lift"] > 1 and 0 < p["share"] < 1 for token in found["tokens"] for p in token["passages"])
     body = chat(QUESTION, document=document, max_tokens=6, passages=True, stream=True)
     with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
         chunks = events(response)
@@ -211,12 +207,11 @@ def test_passages(served, document, book):
 
 @pytest.mark.long
 def test_the_passages_of_a_long_text_begin_with_the_answer(bundled):
-    """Of a text of 175 windows, of which each head takes few parts, the key's is among the three chosen most often."""
+    """Of a text of 175 windows, whose units are several sentences each."""
     text = heldout_text()[:300_000]
     at = text.index("\n", 150_000)
     answer = longspan.read(*bundled, text[:at] + NEEDLE + text[at:]).ask(QUESTION, 6, passages=True)
-    assert answer.text == f" {KEY}"
-    assert any(KEY in passage.text for passage in answer.passages[:3]), "the heads looked elsewhere"
+    assert answer.text == f" {KEY}" and KEY in answer.passages[0].text
 
 
 def test_a_chat_that_begins_with_a_document_is_about_it(served, document, book):

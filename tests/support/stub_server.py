@@ -35,7 +35,7 @@ class Stub:
         reading, writing: closed (``clear()``), they hold a reading or an answer half way.
         refusals: (part of the path, status, error's message) of the next requests to be refused, each once.
         key: what requests must bring; "" for none. answer: what is answered; None: words about the question.
-        breaks: end the connection in the middle of an answer. passages: whether the method chooses any.
+        breaks: end the connection in the middle of an answer.
         asked: the bodies of all requests for answers.
     """
 
@@ -47,7 +47,6 @@ class Stub:
     key: str = ""
     answer: str | None = None
     breaks: bool = False
-    passages: bool = True
     asked: list[dict] = field(default_factory=list)
 
     def add(self, name: str, text: str, status: str = "ready") -> str:
@@ -81,26 +80,26 @@ class Stub:
         text, chance = self.texts[identifier], random.Random(1)
         parts = max(1, len(text) // PART)
         near = [int(0.25 * parts), int(0.9 * parts), *(chance.randrange(parts) for _ in range(7))]
-        votes: list[dict[int, int]] = []
-        for n in range(len(tokens)):
-            own = {near[0]: 12, near[1]: 7} | {near[2 + n % 7]: 1 + n % 5}
-            votes.append({near[1]: 20} if n == 3 else own)
-        total: dict[int, int] = {}
-        for step in votes:
-            for part, count in step.items():
-                total[part] = total.get(part, 0) + count
+        each = [
+            {near[1]: 20.0} if n == 3 else {near[0]: 12.0, near[1]: 7.0, near[2 + n % 7]: 1.5 + n % 5}
+            for n in range(len(tokens))
+        ]
+        every: dict[int, float] = {}
+        for step in each:
+            for part, lift in step.items():
+                every[part] = max(every.get(part, 0.0), lift if part != near[0] else 25.0)
+        whole = dict(sorted(every.items(), key=lambda item: -item[1])[:4])
 
-        def passages(counts: dict[int, int], text_too: bool) -> list[dict]:
-            every = sum(counts.values())
+        def passages(lifts: dict[int, float], text_too: bool) -> list[dict]:
             found = []
-            for part, count in sorted(counts.items(), key=lambda item: -item[1]):
+            for part, lift in sorted(lifts.items(), key=lambda item: -item[1]):
                 start, end = part * PART, min(len(text), (part + 1) * PART)
-                one = {"start": start, "end": end, "count": count, "share": count / every}
+                one = {"start": start, "end": end, "lift": lift, "share": lift / 1000}
                 found.append(one | ({"text": text[start:end]} if text_too else {}))
             return found
 
-        steps = [{"text": t, "passages": passages(v, False)} for t, v in zip(tokens, votes, strict=True)]
-        return {"units": parts, "answer": passages(total, True), "tokens": steps}
+        steps = [{"text": t, "passages": passages(v, False)} for t, v in zip(tokens, each, strict=True)]
+        return {"answer": passages(whole, True), "tokens": steps}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -149,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._error(*refusal[1:])
         parts = url.path.split("/")[2:]
         if parts == ["models"]:
-            own = {"method": "longheads", "window": 512, "version": "0", "passages": stub.passages}
+            own = {"method": "longheads", "window": 512, "version": "0"}
             return self._json({"object": "list", "data": [{"id": "stub", "object": "model", "longspan": own}]})
         if parts == ["chat", "completions"]:
             return self._chat(json.loads(body))

@@ -67,9 +67,7 @@ ChatRequest: Any = _model(
     stream=_Stream,
     document=(Annotated[str | None, Field(description="a document that the messages are about")], None),
     passages=(
-        Annotated[
-            bool | None, Field(description="return the sentences that the answer attended to most")
-        ],
+        Annotated[bool | None, Field(description="return the sentences that the answer attended to most")],
         None,
     ),
 )

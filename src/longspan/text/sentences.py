@@ -9,7 +9,9 @@ LONGEST = 400  # characters of a part
 # What ends a sentence, with the quotes and brackets that close after it, before a space; or ends it by itself. A match
 # begins where a run of such characters does, and none is given back: else a long run would take quadratic time.
 _END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s)|(?<![。！？])[。！？]++[”’」』）]*+|\n\s*\n")
-_TITLES = re.compile(r"(?:^|[\s(\"'“‘])(?:Mr|Mrs|Ms|Dr|Prof|St|Sir|Rev|Capt|Col|Gen|Lt|vs|etc|No|pp?|[A-Z])\.$")
+_TITLES = re.compile(
+    r"(?:^|[\s(\"'“‘])(?:Mr|Mrs|Ms|Dr|Prof|St|Sir|Rev|Capt|Col|Gen|Lt|vs|etc|No|pp?|e\.g|i\.e|[A-Z])\.$"
+)
 _BREAKS = "\n", " "  # where a part that is too long is cut, the best first
 
 

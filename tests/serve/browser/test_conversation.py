@@ -72,7 +72,7 @@ def test_a_reload_keeps_the_conversation_with_its_passages(page, ask, expect):
     expect(page.locator(".turn").last.locator(".passage")).to_have_count(4)
     expect(page.locator("#page mark[data-level='5']").first).to_be_visible()
     page.locator(".turn").first.locator("[data-token='2']").click()
-    expect(page.locator(".turn").first.locator("h4")).to_contain_text("for ““First?”,”")
+    expect(page.locator(".turn").first.locator("h4")).to_contain_text("by ““First?”,”")
 
 
 def test_a_reload_in_the_middle_keeps_what_was_written(page, stub, expect):
@@ -139,15 +139,6 @@ def test_the_key_is_asked_for_and_kept_in_the_tab(opened, stub, url, novel, tole
     expect(page.locator(".question")).to_have_text("Tell me")
     expect(dialog).to_have_count(0)
     assert "sesame" not in page.evaluate("JSON.stringify(localStorage)")
-
-
-def test_a_method_without_passages(opened, stub, novel, url, ask, expect):
-    stub.passages = False
-    page = opened(url)
-    expect(page.get_by_role("main")).to_contain_text("there are no passages to show")
-    turn = ask(page, "Tell me")
-    expect(turn.locator(".passage")).to_have_count(0)
-    assert "passages" not in stub.asked[0]
 
 
 def test_how_long_answers_may_be_is_kept(page, stub, ask, expect):

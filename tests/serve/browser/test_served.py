@@ -23,7 +23,7 @@ def page(opened, served, served_book, expect):
     return page
 
 
-def test_the_answer_is_the_models_with_what_its_heads_looked_at(page, served, served_book, ask, expect):
+def test_the_answer_is_the_models_with_what_it_attended_to(page, served, served_book, ask, expect):
     document, text = served_book
     whole = served.ask(QUESTION, document=document, passages=True, max_tokens=8)
     page.get_by_label("at most").fill("8")
@@ -32,9 +32,9 @@ def test_the_answer_is_the_models_with_what_its_heads_looked_at(page, served, se
     assert KEY in answer and turn.locator(".answer").text_content().lstrip() == answer.lstrip()
     assert turn.locator("[data-token]").count() > 4
     looked = whole["choices"][0]["passages"]["answer"]
-    expect(turn.get_by_role("button", name=f"all {len(looked)}")).to_be_visible()
+    assert KEY in looked[0]["text"] and whole["choices"][0]["finish_reason"]
     starts = turn.locator(".passage").evaluate_all("all => all.map((x) => Number(x.dataset.start))")
-    assert starts == [one["start"] for one in looked[:4]]
+    assert starts == [one["start"] for one in looked]
     mark = page.locator(f"#page mark[data-start='{starts[0]}']").first
     expect(mark).to_be_in_viewport()
     assert text[starts[0] :].startswith(mark.text_content())

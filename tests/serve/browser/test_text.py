@@ -127,22 +127,22 @@ def test_a_text_that_cannot_be_had_says_why(opened, stub, novel, url, tolerated,
     )
 
 
-def test_parts_that_overlap_are_cut_where_they_begin_and_end(page):
+def test_a_text_is_cut_where_parts_begin_and_end(page):
     run = "async (parts) => (await import('/page/looked.js')).cut(parts, 100, 200)"
     parts = [
-        {"start": 90, "end": 120, "count": 2},
-        {"start": 110, "end": 130, "count": 3},
-        {"start": 199, "end": 300, "count": 1},
+        {"start": 199, "end": 300, "lift": 1.5},
+        {"start": 90, "end": 120, "lift": 2},
+        {"start": 120, "end": 130, "lift": 3},
     ]
-    got = [(one["start"], one["end"], one["count"]) for one in page.evaluate(run, parts)]
-    assert got == [(100, 110, 2), (110, 120, 5), (120, 130, 3), (130, 199, 0), (199, 200, 1)]
+    got = [(one["start"], one["end"], one["lift"]) for one in page.evaluate(run, parts)]
+    assert got == [(100, 120, 2), (120, 130, 3), (130, 199, 0), (199, 200, 1.5)]
 
 
-def test_every_count_lights_its_place_in_the_bar(page):
+def test_every_part_lights_its_place_in_the_bar(page):
     run = "async ([parts, n, bins]) => (await import('/page/looked.js')).histogram(parts, n, bins)"
     parts = [
-        {"start": 0, "end": 10, "count": 2},
-        {"start": 15, "end": 31, "count": 3},
-        {"start": 99, "end": 100, "count": 1},
+        {"start": 0, "end": 10, "lift": 2},
+        {"start": 15, "end": 31, "lift": 3},
+        {"start": 99, "end": 100, "lift": 1},
     ]
     assert page.evaluate(run, [parts, 100, 10]) == [2, 3, 3, 3, 0, 0, 0, 0, 0, 1]

@@ -1,19 +1,17 @@
-// One question with its answer: the tokens that can be pointed at, and the passages that the heads looked at most.
+// One question with its answer: the tokens that can be pointed at, and the passages that it attended to most.
 
 import { announce, el, reachable, roving } from "./dom.js";
 import { partsOf } from "./looked.js";
 import { characters } from "./pieces.js";
-import { count, duration, number, percent } from "./words.js";
-
-const FEW = 4; // passages that are listed before one asks for more
+import { count, duration, number, times } from "./words.js";
 
 export class Turn {
   /**
    * `turn`: {question, answer, state: "writing" | "done" | "stopped" | "failed", error, finish, usage, seconds, looked}.
-   * `on`: point(turn, token) colours what was looked at, go(start, end) scrolls to it, again(turn) asks once more.
+   * `on`: point(turn, token) colours what was attended to, go(start, end) scrolls to it, again(turn) asks once more.
    */
   constructor(id, turn, on) {
-    Object.assign(this, { id, turn, on, pinned: -1, all: false });
+    Object.assign(this, { id, turn, on, pinned: -1 });
     this.answer = el("div", { class: "answer", dir: "auto" });
     this.foot = el("div", { class: "foot" });
     this.list = el("ol", { class: "passages" });
@@ -73,7 +71,7 @@ export class Turn {
     if (turn.state === "writing") return [el("p", { class: "dim", text: "Reading the question …" })];
     if (turn.state === "failed") return [el("p", { class: "error", role: "alert", text: turn.error }), again()];
     if (turn.state === "stopped")
-      return [el("p", { class: "dim", text: "Stopped. What the heads looked at comes with a whole answer." }), again()];
+      return [el("p", { class: "dim", text: "Stopped. Passages come with a whole answer." }), again()];
     const said = [];
     if (turn.usage) {
       const { completion_tokens: written, prompt_tokens: asked, prompt_tokens_details: of } = turn.usage;
@@ -91,30 +89,18 @@ export class Turn {
   #list() {
     const { looked } = this.turn;
     const parts = partsOf(looked, this.pinned);
-    const shown = this.all ? parts : parts.slice(0, FEW);
-    const most = Math.max(1, ...parts.map((part) => part.count));
-    this.list.replaceChildren(...shown.map((part) => el("li", {}, this.#passage(part, most))));
+    const most = Math.max(1, ...parts.map((part) => part.lift));
+    this.list.replaceChildren(...parts.map((part) => el("li", {}, this.#passage(part, most))));
     reachable(this.list, "button");
     const whole = el("button", { type: "button", class: "link", text: "back to the whole answer", click: () => this.#back() });
-    const of = this.pinned < 0 ? ["over the whole answer"] : [`for “${this.token()}” · `, whole];
-    const more = el("button", {
-      type: "button",
-      class: "link",
-      text: `all ${number(parts.length)}`,
-      click: () => {
-        this.all = true;
-        this.#list();
-        this.list.querySelectorAll("button")[FEW]?.focus();
-      },
-    });
+    const of = this.pinned < 0 ? ["by the whole answer"] : [`by “${this.token()}” · `, whole];
     this.looked.replaceChildren(
-      el("h4", {}, "Looked at most ", ...of),
-      parts.length ? this.list : el("p", { class: "dim", text: "No passage of the text." }),
-      ...(parts.length > shown.length ? [more] : []),
+      el("h4", {}, "Attended to most ", ...of),
+      parts.length ? this.list : el("p", { class: "dim", text: "No sentence stands out against a neutral question." }),
     );
   }
 
-  #passage({ start, end, count: times, share }, most) {
+  #passage({ start, end, lift }, most) {
     const known = this.words.get(start);
     const words = el("span", { class: "words", dir: "auto", text: known ? oneLine(known) : "…" });
     if (!known)
@@ -122,14 +108,14 @@ export class Turn {
         (text) => (words.textContent = oneLine(text)),
         () => (words.textContent = `characters ${number(start)} to ${number(end)}`),
       );
-    const weight = el("meter", { min: 0, max: most, value: times, "aria-hidden": "true" });
-    const said = `${count(times, "time")}, in ${percent(share)} of the looks`;
+    const weight = el("meter", { min: 0, max: most, value: lift, "aria-hidden": "true" });
+    const said = "as much as under a neutral question";
     return el(
       "button",
       { type: "button", class: "passage", click: () => this.on.go(start, end, this), "data-start": start },
       weight,
       words,
-      el("span", { class: "share", title: said }, percent(share), el("span", { class: "hidden", text: ` of the looks, ${count(times, "time")}` })),
+      el("span", { class: "share", title: `${times(lift)} ${said}` }, times(lift), el("span", { class: "hidden", text: ` ${said}` })),
     );
   }
 
@@ -152,7 +138,7 @@ export class Turn {
     this.#list();
     this.on.point(this, n);
     const parts = partsOf(this.turn.looked, n);
-    const most = parts.length ? `, one of them ${count(parts[0].count, "time")}` : "";
+    const most = parts.length ? `, the first ${times(parts[0].lift)} as much as under a neutral question` : "";
     announce(`Token ${n + 1} of ${this.turn.looked.tokens.length}: ${count(parts.length, "passage")}${most}.`);
   }
 
@@ -168,7 +154,7 @@ export class Turn {
     this.list.querySelector("button")?.focus();
   }
 
-  /** Mark tokens: `at` is pointed at, `lit` looked at the part of the text that was clicked. */
+  /** Mark tokens: `at` is pointed at, `lit` attended to the part of the text that was clicked. */
   mark(at, lit = []) {
     for (const token of this.answer.querySelectorAll("[data-token]")) {
       const n = Number(token.dataset.token);
@@ -178,5 +164,4 @@ export class Turn {
   }
 }
 
-/** A passage may begin and end anywhere in a word. */
-const oneLine = (text) => `… ${text.replace(/\s+/g, " ").trim()}`;
+const oneLine = (text) => text.replace(/\s+/g, " ").trim();

@@ -1,4 +1,4 @@
-// The page: documents at the left, the conversation in the middle, the text with what the heads looked at to the right.
+// The page: documents at the left, the conversation in the middle, the text with what the answer attended to to the right.
 
 import * as api from "./api.js";
 import { Conversation } from "./conversation.js";
@@ -86,7 +86,7 @@ function open(chosen) {
   if (chosen && !conversations.has(chosen.id)) conversations.set(chosen.id, new Conversation(chosen.id, on));
   shown = chosen ? conversations.get(chosen.id) : null;
   if (chosen?.status !== "ready") {
-    reading.close(chosen ? "The text is shown when it has been read." : "The text is shown here, with the passages that the heads looked at.");
+    reading.close(chosen ? "The text is shown when it has been read." : "The text is shown here, with the sentences that an answer attended to.");
     changed();
     return;
   }
@@ -106,7 +106,6 @@ function progressed(news) {
 
 const on = {
   model: () => served?.id ?? "",
-  passages: () => served?.longspan?.passages !== false,
   point: (view, token) => reading.point(view, token),
   go: (start, end, view) => {
     if (reading.view !== view) reading.point(view, view.pinned, false);
@@ -158,9 +157,7 @@ function changed() {
       el("p", { text: `${count(one.tokens ?? 0, "token")}, ${bytes(one.bytes)}, read and kept.` }),
       el("p", {
         class: "dim",
-        text: on.passages()
-          ? "Beside each answer you see what the heads looked at while it was written. It shows where to check, and is not proof."
-          : "This server's method keeps keys by their place and chooses none, so there are no passages to show.",
+        text: "Beside each answer you see the sentences that it attended to most. They show where to check, and are not proof.",
       }),
     );
 }
@@ -213,8 +210,8 @@ listen([
   ["p", "the passages of the last answer", () => focus("conversation", ".passage[tabindex='0']")],
   ["b", "the bar of the whole document", () => focus("text", "#bar")],
   ["t", "the text", () => focus("text", "#page")],
-  ["[", "the passage that was looked at more often", () => reading.step(-1)],
-  ["]", "the passage that was looked at less often", () => reading.step(1)],
+  ["[", "the passage that was attended to more", () => reading.step(-1)],
+  ["]", "the passage that was attended to less", () => reading.step(1)],
   ["u", "add a document", () => byId("file").click()],
   ["n", "a new conversation", anew],
   ["Esc", "stop the answer; back from a token to the whole answer", () => (shown?.busy ? shown.stop() : reading.view?.release())],

@@ -1,4 +1,4 @@
-// The whole document in one line: what was looked at is lit, what is in view is framed. It is clicked, or moved by keys.
+// The whole document in one line: what the answer attended to is lit, what is in view is framed. It is clicked, or moved by keys.
 
 import { el } from "./dom.js";
 import { histogram, level } from "./looked.js";
@@ -28,9 +28,9 @@ export class Bar {
   show(parts) {
     this.parts = parts;
     if (!this.characters) return;
-    const counts = histogram(parts, this.characters, BINS);
-    const most = Math.max(1, ...counts);
-    this.bins.forEach((bin, n) => (bin.dataset.level = level(counts[n], most)));
+    const lifts = histogram(parts, this.characters, BINS);
+    const most = Math.max(1, ...lifts);
+    this.bins.forEach((bin, n) => (bin.dataset.level = level(lifts[n], most)));
   }
 
   moved(first, last) {
@@ -41,7 +41,7 @@ export class Bar {
     const inView = this.parts.filter((part) => part.start < last && part.end > first).length;
     const said = `character ${number(first)} of ${number(this.characters)}, ${percent(first / Math.max(1, this.characters))}`;
     this.element.setAttribute("aria-valuenow", first);
-    this.element.setAttribute("aria-valuetext", inView ? `${said}, ${number(inView)} chosen here` : said);
+    this.element.setAttribute("aria-valuetext", inView ? `${said}, ${number(inView)} lit here` : said);
   }
 
   #clicked(event) {
@@ -49,8 +49,8 @@ export class Bar {
     const share = Math.min(Math.max((event.clientX - left) / width, 0), 0.999999);
     const bin = Math.floor(share * BINS);
     const [from, to] = [(bin * this.characters) / BINS, ((bin + 1) * this.characters) / BINS];
-    // Of what is lit here, the part that was looked at most: it may be much shorter than what the bin stands for.
-    const here = this.parts.filter((part) => part.start < to && part.end > from).sort((a, b) => b.count - a.count)[0];
+    // Of what is lit here, the part with the highest lift: it may be much shorter than what the bin stands for.
+    const here = this.parts.filter((part) => part.start < to && part.end > from).sort((a, b) => b.lift - a.lift)[0];
     if (here) this.go(here.start, here.end);
     else this.go(Math.floor(share * this.characters));
   }

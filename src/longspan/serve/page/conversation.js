@@ -88,9 +88,8 @@ export class Conversation {
 
   async #write(view, messages) {
     const { turn } = view;
-    const body = { model: this.on.model(), messages, document: this.id, temperature: 0, max_completion_tokens: turn.most };
+    const body = { model: this.on.model(), messages, document: this.id, temperature: 0, max_completion_tokens: turn.most, passages: true };
     body.stream_options = { include_usage: true };
-    if (this.on.passages()) body.passages = true;
     const begun = performance.now();
     const aloud = new Aloud();
     let saved = begun;

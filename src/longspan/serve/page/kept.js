@@ -23,7 +23,8 @@ export function set(name, value) {
 export function conversation(id) {
   try {
     const turns = JSON.parse(localStorage.getItem(CONVERSATION + id) ?? "[]");
-    return Array.isArray(turns) ? turns : [];
+    // What an earlier page kept of passages says how often, and not how many times as much.
+    return Array.isArray(turns) ? turns.map((turn) => (turn.looked?.answer?.every((p) => p.lift) ? turn : { ...turn, looked: undefined })) : [];
   } catch {
     return [];
   }

@@ -1,10 +1,11 @@
-// What the heads looked at: counts by part of the text. Places are characters (code points) from the start of the text.
+// What an answer attended to: parts of the text, and how many times as much each as under a neutral question (its lift).
+// Places are characters (code points) from the start of the text.
 
 export const LEVELS = 5;
 
 /**
  * The server's passages, small enough to keep: each part of the text once, and for each token of the answer
- * its text and [part, times, share, part, times, share, ...].
+ * its text and [part, lift, part, lift, ...].
  */
 export function compact(passages) {
   const parts = [];
@@ -16,59 +17,54 @@ export function compact(passages) {
   };
   const answer = passages.answer.map((p) => ({
     part: numberOf(p),
-    count: p.count,
-    share: p.share,
+    lift: p.lift,
     text: [...(p.text ?? "").slice(0, 400)].slice(0, 180).join(""),
   }));
-  const tokens = passages.tokens.map((token) => [token.text, token.passages.flatMap((p) => [numberOf(p), p.count, Number(p.share.toFixed(4))])]);
+  const tokens = passages.tokens.map((token) => [token.text, token.passages.flatMap((p) => [numberOf(p), p.lift])]);
   return { parts, answer, tokens };
 }
 
-/** Parts that were looked at for the token `n`, or for the whole answer: {start, end, count, share}, most often first. */
+/** Parts that the token `n`, or the whole answer, attended to: {start, end, lift}, the highest lift first. */
 export function partsOf(looked, n = -1) {
-  const part = ([start, end], count, share) => ({ start, end, count, share });
-  if (n < 0) return looked.answer.map((p) => part(looked.parts[p.part], p.count, p.share));
+  const part = ([start, end], lift) => ({ start, end, lift });
+  if (n < 0) return looked.answer.map((p) => part(looked.parts[p.part], p.lift));
   const flat = looked.tokens[n]?.[1] ?? [];
   const found = [];
-  for (let k = 0; k < flat.length; k += 3) found.push(part(looked.parts[flat[k]], flat[k + 1], flat[k + 2]));
-  return found.sort((a, b) => b.count - a.count || a.start - b.start);
+  for (let k = 0; k < flat.length; k += 2) found.push(part(looked.parts[flat[k]], flat[k + 1]));
+  return found;
 }
 
-/** The tokens of the answer for which something of [start, end) was looked at. */
+/** The tokens of the answer that attended to something of [start, end). */
 export function tokensAt(looked, start, end) {
   const parts = new Set(looked.parts.flatMap(([a, b], n) => (a < end && b > start ? [n] : [])));
-  return looked.tokens.flatMap(([, flat], n) => (flat.some((x, k) => k % 3 === 0 && parts.has(x)) ? [n] : []));
+  return looked.tokens.flatMap(([, flat], n) => (flat.some((x, k) => k % 2 === 0 && parts.has(x)) ? [n] : []));
 }
 
 /** How strongly to colour: 0 to LEVELS. */
-export const level = (count, most) => (count > 0 ? Math.max(1, Math.ceil((LEVELS * count) / most)) : 0);
+export const level = (lift, most) => (lift > 0 ? Math.max(1, Math.ceil((LEVELS * lift) / most)) : 0);
 
-/**
- * [start, stop) cut where parts begin and end: {start, end, count}, the count 0 between parts and the sum if they overlap.
- */
+/** [start, stop) cut where parts, which do not overlap, begin and end: {start, end, lift}, the lift 0 between parts. */
 export function cut(parts, start, stop) {
-  const changes = new Map([[start, 0], [stop, 0]]);
-  for (const part of parts) {
-    const a = Math.max(part.start, start), b = Math.min(part.end, stop);
+  const found = [];
+  let at = start;
+  for (const part of parts.toSorted((a, b) => a.start - b.start)) {
+    const [a, b] = [Math.max(part.start, at), Math.min(part.end, stop)];
     if (a >= b) continue;
-    changes.set(a, (changes.get(a) ?? 0) + part.count);
-    changes.set(b, (changes.get(b) ?? 0) - part.count);
+    if (a > at) found.push({ start: at, end: a, lift: 0 });
+    found.push({ start: a, end: b, lift: part.lift });
+    at = b;
   }
-  const places = [...changes.keys()].sort((a, b) => a - b);
-  let count = 0;
-  return places.slice(0, -1).map((place, n) => {
-    count += changes.get(place);
-    return { start: place, end: places[n + 1], count };
-  });
+  if (at < stop) found.push({ start: at, end: stop, lift: 0 });
+  return found;
 }
 
-/** How often something was looked at in each of `bins` equal pieces of a text of `characters`. */
+/** The highest lift in each of `bins` equal pieces of a text of `characters`. */
 export function histogram(parts, characters, bins) {
-  const counts = new Array(bins).fill(0);
-  for (const { start, end, count } of parts) {
+  const lifts = new Array(bins).fill(0);
+  for (const { start, end, lift } of parts) {
     const first = Math.min(bins - 1, Math.floor((start * bins) / characters));
     const last = Math.min(bins - 1, Math.floor((Math.max(start, end - 1) * bins) / characters));
-    for (let bin = first; bin <= last; bin++) counts[bin] += count;
+    for (let bin = first; bin <= last; bin++) lifts[bin] = Math.max(lifts[bin], lift);
   }
-  return counts;
+  return lifts;
 }

@@ -7,7 +7,7 @@ import { TextView } from "./text.js";
 import { count, number } from "./words.js";
 
 const REST = 120; // milliseconds that the mouse rests on a token before the text moves
-const ABOUT = "What the heads looked at, not proof.";
+const ABOUT = "What the answer attended to, not proof.";
 
 export class Reading {
   /** `told(error)` is called if more of the text cannot be had; if none can, the page says so instead of the text. */
@@ -18,8 +18,8 @@ export class Reading {
       chosen: (start, end) => this.visit(start, end),
       failed: (error) => (this.text.pieces.length ? told(error) : this.close(error.message)),
     });
-    byId("more-often").addEventListener("click", () => this.step(-1));
-    byId("less-often").addEventListener("click", () => this.step(1));
+    byId("attended-more").addEventListener("click", () => this.step(-1));
+    byId("attended-less").addEventListener("click", () => this.step(1));
     this.close("");
   }
 
@@ -56,7 +56,7 @@ export class Reading {
     byId("place").textContent = `${number(first)} of ${number(this.text.characters)} characters`;
   }
 
-  /** Colour what was looked at for a token of `view`'s answer (-1: all of it), and scroll there if `scroll`. */
+  /** Colour what a token of `view`'s answer (-1: all of it) attended to, and scroll there if `scroll`. */
   point(view, token, scroll = true) {
     clearTimeout(this.resting);
     if (this.view !== view) this.view?.mark(-1);
@@ -73,14 +73,14 @@ export class Reading {
   }
 
   #show(parts) {
-    this.parts = parts; // most often first
+    this.parts = parts; // the highest lift first
     this.at = 0;
     this.text.show(parts);
     this.bar.show(parts);
     this.#stepped();
   }
 
-  /** Scroll to a passage, and mark the tokens of the answer for which it was looked at. */
+  /** Scroll to a passage, and mark the tokens of the answer that attended to it. */
   visit(start, end) {
     clearTimeout(this.resting);
     this.at = Math.max(0, this.parts.findIndex((part) => part.start < end && part.end > start));
@@ -89,7 +89,7 @@ export class Reading {
     const lit = looked ? tokensAt(looked, start, end) : [];
     this.view?.mark(this.view.pinned, lit);
     if (lit.length) {
-      const said = `Looked at for ${number(lit.length)} of the answer's ${count(looked.tokens.length, "token")}`;
+      const said = `Attended to by ${number(lit.length)} of the answer's ${count(looked.tokens.length, "token")}`;
       byId("about").textContent = `${said}, underlined there. It is not proof.`;
       announce(`${said}.`);
     }
@@ -97,7 +97,7 @@ export class Reading {
     return this.text.go(start);
   }
 
-  /** To the passage that was looked at less often, or more often. */
+  /** To the passage that was attended to less, or more. */
   step(by) {
     const part = this.parts[this.at + by];
     if (part) this.visit(part.start, part.end);
@@ -107,7 +107,7 @@ export class Reading {
     const many = this.parts.length;
     document.querySelector(".steps").hidden = !many;
     byId("which").textContent = `${number(this.at + 1)} of ${number(many)}`;
-    byId("more-often").disabled = this.at === 0;
-    byId("less-often").disabled = this.at === many - 1;
+    byId("attended-more").disabled = this.at === 0;
+    byId("attended-less").disabled = this.at === many - 1;
   }
 }

@@ -1,8 +1,9 @@
-// The text itself, a few pieces of it around the place that is read, coloured by how often the heads looked at it.
+// The text itself, a few pieces of it around the place that is read, coloured by how much the answer attended to it.
 
 import { el } from "./dom.js";
 import { cut, level } from "./looked.js";
 import { PIECE, piece, slicer } from "./pieces.js";
+import { times } from "./words.js";
 
 const SHOWN = 9; // pieces that are on the page at once
 const NEAR = 800; // pixels from an end of the shown text at which the next piece is fetched
@@ -39,7 +40,7 @@ export class TextView {
     await this.go(at);
   }
 
-  /** Colour these parts: [{start, end, count}]. */
+  /** Colour these parts: [{start, end, lift}]. */
   show(parts) {
     this.parts = parts;
     this.here = [0, 0];
@@ -93,13 +94,13 @@ export class TextView {
   }
 
   #fill(one) {
-    const most = Math.max(1, ...this.parts.map((part) => part.count));
+    const most = Math.max(1, ...this.parts.map((part) => part.lift));
     one.element.replaceChildren(
-      ...cut(this.parts, one.start, one.end).map(({ start, end, count }) => {
+      ...cut(this.parts, one.start, one.end).map(({ start, end, lift }) => {
         const text = one.slice(start, end);
-        if (!count) return text;
-        const title = `looked at ${count} ${count === 1 ? "time" : "times"}`;
-        const mark = el("mark", { "data-level": level(count, most), "data-start": start, "data-end": end, title, text });
+        if (!lift) return text;
+        const title = `${times(lift)} as much as under a neutral question`;
+        const mark = el("mark", { "data-level": level(lift, most), "data-start": start, "data-end": end, title, text });
         this.#point(mark);
         return mark;
       }),

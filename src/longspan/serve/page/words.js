@@ -6,6 +6,9 @@ export const number = (n) => whole.format(Math.round(n));
 
 export const count = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
+/** How many times as much. */
+export const times = (lift) => `${lift < 10 ? lift.toFixed(1) : number(lift)}×`;
+
 export function bytes(n) {
   for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]])
     if (n >= size) return `${(n / size).toFixed(n < 10 * size ? 1 : 0)} ${unit}`;
