@@ -14,6 +14,7 @@ from typing import Any
 
 import documents
 import front
+import passages
 import real_report
 import report
 import serve
@@ -35,7 +36,9 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
     real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),
     ROOT / "docs" / "documents.md": lambda text: between(
-        text, documents.MARKS, documents.table(_json(documents.RESULTS))
+        between(text, documents.MARKS, documents.table(_json(documents.RESULTS))),
+        passages.MARKS,
+        passages.table(_json(passages.RESULTS)),
     ),
 }
 

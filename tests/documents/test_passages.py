@@ -62,7 +62,7 @@ def test_a_text_that_was_not_kept_has_runs_of_tokens(monkeypatch):
 def test_passages_are_compared_with_a_neutral_question():
     (first,) = attended([0.5, 0.3, 0.1, 0.1], [0.5, 0.05, 0.2, 0.25]).passages()
     assert first.text == "Two is." and (first.source, first.first, first.last) == ("a", 8, 15)
-    assert first.share == pytest.approx(0.3) and first.lift == pytest.approx(0.3 / (0.05 + 0.125))
+    assert first.share == pytest.approx(0.3) and first.lift == pytest.approx((0.3 + 0.25) / (0.05 + 0.25))
 
 
 def test_sentences_that_follow_one_another_are_one_passage_of_one_text():

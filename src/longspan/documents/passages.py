@@ -23,7 +23,6 @@ from longspan.hf.hooks import Attachment
 
 NEUTRAL = "What is this text about?"
 MOST = 4  # sentences of an answer's passages
-_SMOOTHED = 0.5  # of the mean weight of a sentence: what has next to none has no large ratio
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,11 @@ class Attended:
     def lifts(self, token: int | None = None) -> Tensor:
         """``[U]`` fp32, how many times as much each unit was attended to as under a neutral question; see ``passages``.
 
-        ``w_u / (n_u + ½ mean(n))`` with weights ``w`` and, under the neutral question, ``n``.
+        ``(w_u + m) / (n_u + m)`` with weights ``w`` and, under the neutral question, ``n`` and their mean ``m``: what has
+        next to no weight has no large ratio.
         """
-        return self._share(token) / (self.neutral + _SMOOTHED * self.neutral.mean()).clamp(min=1e-9)
+        mean = self.neutral.mean().clamp(min=1e-9)
+        return (self._share(token) + mean) / (self.neutral + mean)
 
     def _share(self, token: int | None) -> Tensor:
         return self.weights[token] if token is not None else self.weights[: max(self.shown, 1)].mean(dim=0)
