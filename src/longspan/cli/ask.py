@@ -74,9 +74,9 @@ def reader_of(path: Path, model: str | None) -> tuple[str, Facts]:
     Raises:
         DocumentError: there is no document, or nothing says what its model was loaded from.
     """
-    from longspan.documents.folder import Folder
+    from longspan.documents.folder import Folder, placed
 
-    facts = Folder(path).manifest().facts
+    facts = Folder(placed(path)).manifest().facts
     name = facts.source if model is None else model
     if not name:
         raise DocumentError(f"{path}: does not say what its {facts.model} was loaded from; name it with --model")

@@ -89,8 +89,11 @@ def read(
 
     The same command continues a reading that was stopped.
     """
+    from longspan.documents.folder import placed
+
     out = _folder_for(texts[0], append) if out is None else out
     if append:
+        out = placed(out)
         if given := options.given(context, _OF_READING):
             raise LongspanError(f"--append uses the settings of the document; leave out {given}")
         model, facts = reader_of(out, model)

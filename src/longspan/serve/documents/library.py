@@ -3,6 +3,7 @@
 In ``DIR/<id>/`` are ``meta.json``, written last when a text is taken in; ``text.txt`` until it is read; and
 ``document``, what ``longspan.read`` keeps. Each text taken in is read, and a reading that was broken off is taken up
 again. ``DIR/.upload-*`` are files that come in; those of a server that was killed are removed at the next start.
+Any other document in ``DIR``, and each that the server is started with, is opened and left as it is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from tempfile import NamedTemporaryFile
@@ -24,17 +27,21 @@ from transformers import PreTrainedModel
 
 from longspan import files
 from longspan.documents import Document
-from longspan.documents.folder import Folder
+from longspan.documents.contents import attached
+from longspan.documents.folder import RECORD, Folder, placed
+from longspan.documents.method import method_of
 from longspan.documents.reader import Steps, begin
 from longspan.errors import DocumentError, LongspanError, one_line
-from longspan.serve.documents.record import META, DocumentRecord
+from longspan.methods.parse import written
+from longspan.serve.documents.record import DocumentRecord
+from longspan.serve.documents.written import record_of, written_in
 from longspan.serve.engine import Engine, log
 from longspan.text.extract import is_plain
 from longspan.text.extraction import Extractor
 
 ID = re.compile(r"doc-[0-9a-f]{24}")
 LONGEST_NAME = 255  # characters
-_TEXT, _DOCUMENT, _DELETED, _UPLOAD = "text.txt", "document", ".deleted-", ".upload-"
+_TEXT, _DELETED, _UPLOAD = "text.txt", ".deleted-", ".upload-"
 
 
 class Library:
@@ -43,6 +50,7 @@ class Library:
     Args:
         source: what the model was loaded from. layout: where texts stand, of new documents.
         prefill_chunk: tokens that are read at a time. extractor: of the texts of PDF and HTML files.
+        written: documents that `longspan read` wrote, beside those in the folder.
         longest: tokens of a prompt and its answer, which a document has to leave room in; None for no limit.
     """
 
@@ -57,9 +65,10 @@ class Library:
         source: str,
         layout: str,
         prefill_chunk: int,
+        written: Sequence[Path] = (),
         longest: int | None = None,
     ) -> None:
-        self._longest = longest
+        self._longest, self._written = longest, written
         self._root, self._engine, self._model, self._extractor = root, engine, model, extractor
         # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
         self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
@@ -77,10 +86,15 @@ class Library:
                 path.unlink(missing_ok=True)
             elif ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 self._load_record(path)
+        for path in (*written_in(self._root), *map(placed, self._written)):
+            record = record_of(path)
+            if record.folder not in [one.place.resolve() for one in self._records.values()]:
+                self._records[record.id] = record
+                self._read(record)
 
     def _load_record(self, path: Path) -> None:
         try:
-            said = json.loads(files.read(path / META))
+            said = json.loads(files.read(path / RECORD))
             name = str(said["name"]).encode("utf-8", "replace").decode()
             record = DocumentRecord(
                 path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path
@@ -188,30 +202,41 @@ class Library:
         self._preparing.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, record: DocumentRecord) -> None:
-        record.opens = Folder(record.folder / _DOCUMENT).has_document()
+        record.opens = not record.own or Folder(record.place).has_document()
         record.job = job = _ReadingJob(record, self._longest, self._lock)
         self._preparing.submit(self._prepare, record, job)
 
     def _prepare(self, record: DocumentRecord, job: _ReadingJob) -> None:
         """Encode a text, which takes a while, outside of the engine's thread."""
-        out = record.folder / _DOCUMENT
         try:
             if record.opens:
-                job.opener = lambda: Document.open(out, self._model, self._tokenizer_of_engine)
+                job.opener = partial(self._open, record.place)
             else:
-                text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(out).unfinished()
+                text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(record.place).unfinished()
                 # A reading goes on as it began, whatever the server's prefill chunks and the document's name are now.
                 name, prefill_chunk = record.name, self._prefill_chunk
                 if begun is not None:
                     name, prefill_chunk = begun.facts.sources[0].name, begun.facts.prefill_chunk
                 job.steps = begin(
                     self._model, self._tokenizer, [(name, text)],
-                    layout=self._layout, prefill_chunk=prefill_chunk, out=out, source=self._source,
+                    layout=self._layout, prefill_chunk=prefill_chunk, out=record.place, source=self._source,
                 )  # fmt: skip
         except Exception as error:
             job.fail(error)
             return
         self._engine.read(job)
+
+    def _open(self, place: Path) -> Document:
+        """A document; the error about one of another method says how it is served."""
+        try:
+            return Document.open(place, self._model, self._tokenizer_of_engine)
+        except DocumentError as error:
+            way_out = ""
+            with suppress(OSError, DocumentError):
+                method = method_of(Folder(place).manifest().facts)
+                if method != attached(self._model).attender.method:
+                    way_out = f"\n`longspan serve --method {written(method)}` opens it"
+            raise DocumentError(f"{error}{way_out}") from None
 
 
 class _ReadingJob:
@@ -234,6 +259,7 @@ class _ReadingJob:
         record = self._record
         if self.opener is not None:
             document = self.opener()
+            self._refuse_longer(document.tokens)
             # Their checksums are compared when they are first needed: a damaged document fails here, and no chat by it.
             _ = document.contents.ids, document.text
             self._done(document)
@@ -246,17 +272,24 @@ class _ReadingJob:
         except StopIteration as end:
             self._done(end.value)
             return False
-        if self._longest is not None and record.tokens >= self._longest:
+        try:
+            self._refuse_longer(record.tokens)
+        except LongspanError:
             self.steps.close()
-            raise LongspanError(
-                f"it has {record.tokens:,} tokens, but prompt and answer may have at most {self._longest:,} together, "
-                "so no question about it could be answered"
-            )
+            raise
         if not self._first:
             self._first, self._began = record.tokens_read, time.perf_counter()  # an earlier process read some of it
         else:
             record.rate = (record.tokens_read - self._first) / (time.perf_counter() - self._began)
         return True
+
+    def _refuse_longer(self, tokens: int) -> None:
+        """Raise ``LongspanError`` for a document that leaves no room for a question."""
+        if self._longest is not None and tokens >= self._longest:
+            raise LongspanError(
+                f"it has {tokens:,} tokens, but prompt and answer may have at most {self._longest:,} together, so no "
+                "question about it could be answered"
+            )
 
     def _done(self, document: Document) -> None:
         record = self._record
@@ -264,8 +297,9 @@ class _ReadingJob:
             record.tokens = record.tokens_read = document.tokens
             if not self.cancelled:
                 record.document, record.status = document, "ready"
-                with suppress(OSError):  # the document has its own
-                    (record.folder / _TEXT).unlink(missing_ok=True)
+                if record.own:
+                    with suppress(OSError):  # the document has its own
+                        (record.folder / _TEXT).unlink(missing_ok=True)
             record.job = None
         self._clear()
 
@@ -287,7 +321,8 @@ class _ReadingJob:
             self._clear()
             return
         expected = isinstance(error, (LongspanError, OSError))
-        log.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
+        name = record.id if record.own else record.folder
+        log.error("%s cannot be read: %s", name, one_line(error), exc_info=None if expected else error)
         # The reading stays as it is, and is tried again at the next start, which may have another model or more room.
         record.status, record.error = "failed", one_line(error)
 

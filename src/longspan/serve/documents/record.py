@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from longspan import files
 from longspan.documents import Document
+from longspan.documents.folder import RECORD, SERVED
 from longspan.serve.engine import Job
-
-META = "meta.json"
 
 Status = Literal["queued", "reading", "ready", "failed"]
 
@@ -23,6 +22,7 @@ class DocumentRecord:
     Attributes:
         bytes: of the file. characters: of its text. tokens: of the document, None until they are counted.
         tokens_read: that are kept. rate: tokens a second of this process; None until there is one.
+        own: whether the server read it, and may change and delete its folder.
         document: when it is ready. job: what reads it, or opens what an earlier process read (``opens``).
     """
 
@@ -39,7 +39,13 @@ class DocumentRecord:
     error: str | None = None
     document: Document | None = None
     opens: bool = False
+    own: bool = True
     job: Job | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> Path:
+        """Where the document itself lies."""
+        return self.folder / SERVED if self.own else self.folder
 
     def as_plain(self) -> dict[str, Any]:
         """The API's object."""
@@ -50,10 +56,10 @@ class DocumentRecord:
             "id": self.id, "object": "document", "name": self.name, "status": self.status,
             "created_at": self.created_at, "bytes": self.bytes, "characters": self.characters, "tokens": self.tokens,
             "tokens_read": self.tokens_read, "tokens_per_second": self.rate and round(self.rate, 3),
-            "seconds_left": left, "error": self.error,
+            "seconds_left": left, "error": self.error, "own": self.own,
         }  # fmt: skip
 
     def write(self) -> None:
-        """Write ``meta.json``."""
+        """Write ``meta.json``, for a document that is the server's own."""
         said = {name: getattr(self, name) for name in ("name", "created_at", "bytes", "characters")}
-        files.write(self.folder / META, json.dumps(said, indent=1), follow=False)
+        files.write(self.folder / RECORD, json.dumps(said, indent=1), follow=False)

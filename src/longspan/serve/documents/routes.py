@@ -69,7 +69,7 @@ def routes(host: Host) -> APIRouter:
 
     @router.patch("/{id}")
     async def rename(id: str, to: Rename) -> dict[str, Any]:
-        record = host.record(id)
+        record = _own(host, id)
         try:
             await run_in_threadpool(host.library.rename, record, to.name)
         except OSError as error:
@@ -78,7 +78,7 @@ def routes(host: Host) -> APIRouter:
 
     @router.delete("/{id}")
     async def delete(id: str) -> dict[str, Any]:
-        record = host.record(id)
+        record = _own(host, id)
         document = record.document
         try:
             await run_in_threadpool(host.library.delete, record)
@@ -106,6 +106,21 @@ def routes(host: Host) -> APIRouter:
         return {"id": id, "start": begin, "end": stop, "characters": len(whole), "text": whole[begin:stop]}
 
     return router
+
+
+def _own(host: Host, id: str) -> DocumentRecord:
+    """A document that may be changed.
+
+    Raises:
+        ApiError: 404, there is none; 409, the server did not write it.
+    """
+    record = host.record(id)
+    if not record.own:
+        raise ApiError(
+            409, "the server does not change or delete what `longspan read` wrote; rename or delete its folder, and "
+            "start the server again", code="document_not_own",
+        )  # fmt: skip
+    return record
 
 
 def _refuse_others(form: FormData) -> None:
