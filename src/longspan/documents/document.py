@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.calibration import same_maps
-from longspan.documents.asking import Answer, Stream, answer, refuse_options
+from longspan.documents.asking import Answer, Stream, answer
 from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens, with_texts
 from longspan.documents.layout import check_tokenizer, encode
 from longspan.documents.manifest import Layout, Manifest, Source
@@ -20,6 +20,7 @@ from longspan.documents.passages import passages_of
 from longspan.documents.reading import Done, Unnamed, read_on
 from longspan.documents.recorded import Recorded, recorded
 from longspan.documents.saving import save_document
+from longspan.documents.writing import refuse_options
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
@@ -137,8 +138,9 @@ class Document:
             passages: also say which parts of the text the heads looked at, for methods that choose. The answer is the
                 same to the bit.
             stream: called with the answer's text as it comes.
-            options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given. Beams and assisted
-                decoding are refused.
+            options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given. Each of
+                ``stop_strings`` ends the answer before it. ``seed`` makes a sampled answer the same each time,
+                unless another thread samples meanwhile. Beams and assisted decoding are refused.
 
         Raises:
             DocumentError: the model runs another method now, the question is empty, or an option cannot be.
