@@ -75,7 +75,9 @@ def serve(
     length: Annotated[
         int | None, _option("LENGTH", "The longest prompt with its answer, in tokens; default: the method's.", min=1)
     ] = None,
-    layout: Annotated[str, _option("LAYOUT", "The layout of prompts: auto, chat or plain.")] = "auto",
+    layout: Annotated[
+        str, _option("LAYOUT", "The layout of documents and prompts: auto, chat, instructed, quoted or plain.")
+    ] = "auto",
     prefill_chunk: Annotated[
         int, _option("PREFILL_CHUNK", "Tokens of a prompt or text per forward; other requests wait for its end.", min=1)
     ] = 1024,
@@ -141,12 +143,13 @@ def serve(
     if any(find_spec(package) is None for package in _NEEDED):
         raise LongspanError(f"`longspan serve` requires more packages: {pip_install('serve')}")
     from longspan.documents.folder import CALIBRATION, Folder, placed
+    from longspan.documents.layout import NAMED
     from longspan.serve.documents.written import first_facts
     from longspan.serve.settings import ServerSettings
     from longspan.serve.sockets import bound
 
-    if layout not in ("auto", "chat", "plain"):
-        raise LongspanError(f"--layout must be auto, chat or plain, not {layout!r}")
+    if layout not in (names := ("auto", "plain", *NAMED)):
+        raise LongspanError(f"--layout must be {', '.join(names[:-1])} or {names[-1]}, not {layout!r}")
     if kv_dir is None and options.given(context, ("kv_disk",)):
         raise LongspanError("--kv-disk limits --kv-dir, which is not given: without --kv-dir, caches are dropped")
     console = notes(quiet)

@@ -30,9 +30,10 @@ from longspan.documents import Document
 from longspan.documents.contents import attached
 from longspan.documents.folder import RECORD, Folder, placed
 from longspan.documents.method import method_of
-from longspan.documents.reader import Steps, begin
-from longspan.errors import DocumentError, LongspanError, one_line
+from longspan.documents.reader import begin
+from longspan.errors import DocumentError
 from longspan.methods.parse import written
+from longspan.serve.documents.reading import TEXT, ReadingJob
 from longspan.serve.documents.record import DocumentRecord
 from longspan.serve.documents.written import record_of, written_in
 from longspan.serve.engine import Engine, log
@@ -41,7 +42,7 @@ from longspan.text.extraction import Extractor
 
 ID = re.compile(r"doc-[0-9a-f]{24}")
 LONGEST_NAME = 255  # characters
-_TEXT, _DELETED, _UPLOAD = "text.txt", ".deleted-", ".upload-"
+_DELETED, _UPLOAD = ".deleted-", ".upload-"
 
 
 class Library:
@@ -72,7 +73,7 @@ class Library:
         self._root, self._engine, self._model, self._extractor = root, engine, model, extractor
         # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
         self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
-        self._source, self._layout, self._prefill_chunk = source, layout, prefill_chunk
+        self._source, self.layout, self._prefill_chunk = source, layout, prefill_chunk
         self._records: dict[str, DocumentRecord] = {}
         self._lock = Lock()
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="longspan-documents")
@@ -97,8 +98,9 @@ class Library:
             said = json.loads(files.read(path / RECORD))
             name = str(said["name"]).encode("utf-8", "replace").decode()
             record = DocumentRecord(
-                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path
-            )
+                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path,
+                layout=str(said.get("layout", self.layout)), system=str(said.get("system", "")),
+            )  # fmt: skip
         except FileNotFoundError:  # its upload was not confirmed yet
             shutil.rmtree(path, ignore_errors=True)
             return
@@ -132,11 +134,14 @@ class Library:
         """The document of an id; None if there is none."""
         return self._records.get(id) if ID.fullmatch(id) else None
 
-    def add(self, name: str, content: BinaryIO, suffix: str = "") -> DocumentRecord:
+    def add(
+        self, name: str, content: BinaryIO, suffix: str = "", *, layout: str | None = None, system: str = ""
+    ) -> DocumentRecord:
         """Add a document, which the engine reads in the background; its text is on the disk when this returns.
 
         Args:
             content: of the file. suffix: of the file's name; .pdf, .html and the like are extracted.
+            layout, system: see ``longspan.read``; the layout of the server unless given.
 
         Raises:
             DocumentError: there is no text in it. OSError: the disk is full.
@@ -153,10 +158,11 @@ class Library:
             path.unlink(missing_ok=True)
         id = f"doc-{token_hex(12)}"
         folder = self._root / id
-        record = DocumentRecord(id, name, int(time.time()), size, len(text), folder)
+        layout = self.layout if layout is None else layout
+        record = DocumentRecord(id, name, int(time.time()), size, len(text), folder, layout, system)
         try:
             folder.mkdir()
-            files.write(folder / _TEXT, text.encode("utf-8"))
+            files.write(folder / TEXT, text.encode("utf-8"))
             record.write()
             files.sync_folder(self._root)
         except BaseException:
@@ -203,23 +209,24 @@ class Library:
 
     def _read(self, record: DocumentRecord) -> None:
         record.opens = not record.own or Folder(record.place).has_document()
-        record.job = job = _ReadingJob(record, self._longest, self._lock)
+        record.job = job = ReadingJob(record, self._longest, self._lock)
         self._preparing.submit(self._prepare, record, job)
 
-    def _prepare(self, record: DocumentRecord, job: _ReadingJob) -> None:
+    def _prepare(self, record: DocumentRecord, job: ReadingJob) -> None:
         """Encode a text, which takes a while, outside of the engine's thread."""
         try:
             if record.opens:
                 job.opener = partial(self._open, record.place)
             else:
-                text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(record.place).unfinished()
+                text, begun = files.read(record.folder / TEXT).decode("utf-8"), Folder(record.place).unfinished()
                 # A reading goes on as it began, whatever the server's prefill chunks and the document's name are now.
                 name, prefill_chunk = record.name, self._prefill_chunk
                 if begun is not None:
                     name, prefill_chunk = begun.facts.sources[0].name, begun.facts.prefill_chunk
                 job.steps = begin(
                     self._model, self._tokenizer, [(name, text)],
-                    layout=self._layout, prefill_chunk=prefill_chunk, out=record.place, source=self._source,
+                    layout=record.layout, system=record.system, prefill_chunk=prefill_chunk, out=record.place,
+                    source=self._source,
                 )  # fmt: skip
         except Exception as error:
             job.fail(error)
@@ -237,94 +244,6 @@ class Library:
                 if method != attached(self._model).attender.method:
                     way_out = f"\n`longspan serve --method {written(method)}` opens it"
             raise DocumentError(f"{error}{way_out}") from None
-
-
-class _ReadingJob:
-    """Reads a text, or opens one that was read; see ``engine.Job``.
-
-    Args:
-        lock: held while a document is deleted.
-    """
-
-    long = True
-
-    def __init__(self, record: DocumentRecord, longest: int | None, lock: Lock) -> None:
-        self._record, self._longest, self._lock = record, longest, lock
-        self.opener: Any = None
-        self.steps: Steps | None = None
-        self.cancelled = False
-        self._began, self._first = 0.0, 0
-
-    def step(self) -> bool:
-        record = self._record
-        if self.opener is not None:
-            document = self.opener()
-            self._refuse_longer(document.tokens)
-            # Their checksums are compared when they are first needed: a damaged document fails here, and no chat by it.
-            _ = document.contents.ids, document.text
-            self._done(document)
-            return False
-        assert self.steps is not None
-        if record.status != "reading":
-            record.status, self._began = "reading", time.perf_counter()
-        try:
-            record.tokens_read, record.tokens = next(self.steps)
-        except StopIteration as end:
-            self._done(end.value)
-            return False
-        try:
-            self._refuse_longer(record.tokens)
-        except LongspanError:
-            self.steps.close()
-            raise
-        if not self._first:
-            self._first, self._began = record.tokens_read, time.perf_counter()  # an earlier process read some of it
-        else:
-            record.rate = (record.tokens_read - self._first) / (time.perf_counter() - self._began)
-        return True
-
-    def _refuse_longer(self, tokens: int) -> None:
-        """Raise ``LongspanError`` for a document that leaves no room for a question."""
-        if self._longest is not None and tokens >= self._longest:
-            raise LongspanError(
-                f"it has {tokens:,} tokens, but prompt and answer may have at most {self._longest:,} together, so no "
-                "question about it could be answered"
-            )
-
-    def _done(self, document: Document) -> None:
-        record = self._record
-        with self._lock:
-            record.tokens = record.tokens_read = document.tokens
-            if not self.cancelled:
-                record.document, record.status = document, "ready"
-                if record.own:
-                    with suppress(OSError):  # the document has its own
-                        (record.folder / _TEXT).unlink(missing_ok=True)
-            record.job = None
-        self._clear()
-
-    def close(self) -> None:
-        if self.steps is not None:
-            self.steps.close()
-        self._clear()
-
-    def _clear(self) -> None:
-        """Remove the folder where a step that began before the document was deleted made it again."""
-        if self.cancelled:
-            shutil.rmtree(self._record.folder, ignore_errors=True)
-
-    def fail(self, error: Exception) -> None:
-        record = self._record
-        with self._lock:  # a deletion moves the folder away, which may be the error, and then cancels
-            cancelled, record.job = self.cancelled, None
-        if cancelled:
-            self._clear()
-            return
-        expected = isinstance(error, (LongspanError, OSError))
-        name = record.id if record.own else record.folder
-        log.error("%s cannot be read: %s", name, one_line(error), exc_info=None if expected else error)
-        # The reading stays as it is, and is tried again at the next start, which may have another model or more room.
-        record.status, record.error = "failed", one_line(error)
 
 
 def _plain_text(upload: Path) -> str:

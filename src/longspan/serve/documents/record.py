@@ -12,6 +12,8 @@ from longspan.documents import Document
 from longspan.documents.folder import RECORD, SERVED
 from longspan.serve.engine import Job
 
+_WRITTEN = ("name", "created_at", "bytes", "characters", "layout", "system")
+
 Status = Literal["queued", "reading", "ready", "failed"]
 
 
@@ -23,6 +25,7 @@ class DocumentRecord:
         bytes: of the file. characters: of its text. tokens: of the document, None until they are counted.
         tokens_read: that are kept. rate: tokens a second of this process; None until there is one.
         own: whether the server read it, and may change and delete its folder.
+        layout, system: what it is read in; see ``longspan.read``.
         document: when it is ready. job: what reads it, or opens what an earlier process read (``opens``).
     """
 
@@ -32,6 +35,8 @@ class DocumentRecord:
     bytes: int
     characters: int
     folder: Path
+    layout: str = "auto"
+    system: str = ""
     status: Status = "queued"
     tokens: int | None = None
     tokens_read: int = 0
@@ -61,5 +66,5 @@ class DocumentRecord:
 
     def write(self) -> None:
         """Write ``meta.json``, for a document that is the server's own."""
-        said = {name: getattr(self, name) for name in ("name", "created_at", "bytes", "characters")}
+        said = {name: getattr(self, name) for name in _WRITTEN}
         files.write(self.folder / RECORD, json.dumps(said, indent=1), follow=False)
