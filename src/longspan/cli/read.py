@@ -274,12 +274,11 @@ def _progress(model: PreTrainedModel, console: Console, before: int) -> Iterator
     def show(within: float) -> None:
         nonlocal told
         now, read = time.perf_counter(), min(kept + within, total) if total else kept + within
-        rate, words = (read - before) / (now - began), "reading"
-        if total:
-            words = f"{read:,.0f} of {total:,} tokens"
+        rate, words = (read - before) / (now - began), f"{read:,.0f} {f'of {total:,} ' if total else ''}tokens"
+        words += f", {rate:,.0f} tokens/s" if rate else ""
         if total and rate:
             minutes, seconds = divmod(round((total - read) / rate), 60)
-            words += f", {rate:,.0f} tokens/s, {minutes}:{seconds:02} left"
+            words += f", {minutes}:{seconds:02} left"
         if bar is not None:
             bar.update(bar.task_ids[0], total=total or None, completed=read, description=words)
         elif now - told >= RETOLD:
