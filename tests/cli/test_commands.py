@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import longspan
 from longspan.cli.commands import app
-from longspan.documents import asking
+from longspan.documents import writing
 from longspan.methods import METHODS
 from support.token_texts import without_first_space
 
@@ -150,7 +150,7 @@ def test_what_is_printed_is_the_answer(run, folder, tmp_path, monkeypatch):
     without_first_space(tokenizer).save_pretrained(path := shutil.copytree(folder, tmp_path / "model"))
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     following = iter(ids * 2)
-    monkeypatch.setitem(asking.ONE_ANSWER, "prefix_allowed_tokens_fn", lambda row, so_far: [next(following)])
+    monkeypatch.setitem(writing.ONE_ANSWER, "prefix_allowed_tokens_fn", lambda row, so_far: [next(following)])
     ask = ["generate", "--model", path, "--prompt", "Hello", "--max-new-tokens", len(ids)]
     assert run(*ask).out == text + "\n" and json.loads(run(*ask, "--json").out)["answer"] == text
 

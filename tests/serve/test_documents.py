@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from longspan.errors import DocumentError
-from support.serving import KEY, QUESTION, chat, said, wait_for
+from support.serving import KEY, QUESTION, Served, chat, said, wait_for
+from support.templates import CHATML, with_template
 
 
 def test_what_is_said_of_a_document(served, document, book):
@@ -70,7 +71,7 @@ def test_files_without_a_text_are_refused(served, name, data):
     assert served.http.post("/v1/documents", data={"name": "x"}).json()["error"]["param"] == "file"
 
 
-@pytest.mark.parametrize(("more", "param"), [("file", "file"), ("name", "name"), ("layout", "layout")])
+@pytest.mark.parametrize(("more", "param"), [("file", "file"), ("name", "name"), ("method", "method")])
 def test_an_upload_of_which_a_part_would_be_ignored_is_refused(served, more, param):
     before = served.http.get("/v1/documents").json()
     parts = [
@@ -242,3 +243,31 @@ def test_one_that_cannot_be_deleted_stays(start, book, monkeypatch):
     assert response.status_code == 507 and "Permission denied" in response.json()["error"]["message"]
     assert served.document(id)["status"] == "ready" and said(served.ask("Where?", document=id, max_tokens=2))
     assert served.http.delete(f"/v1/documents/{id}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "param"),
+    [
+        ({"layout": "magic"}, "layout"),
+        ({"layout": "quoted"}, "layout"),  # the bundled tokenizer has no chat template
+        ({"system": "Be brief."}, "system"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused_at_once(served, sent, param):
+    response = served.http.post("/v1/documents", files={"file": ("x.txt", b"a text")}, data=sent)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+
+
+def test_a_document_is_read_in_its_own_layout_also_after_a_restart(start, book, tmp_path, bundled):
+    tokenizer = with_template(bundled[1], CHATML)
+    served = Served(bundled[0], tokenizer, tmp_path / "kept", prefill_chunk=16)
+    sent = {"layout": "quoted", "system": "Be brief."}
+    response = served.http.post("/v1/documents", files={"file": ("x.txt", book.encode())}, data=sent)
+    id = response.json()["id"]
+    wait_for(lambda: served.document(id)["tokens_read"] > 0)
+    served.close()
+    again = Served(bundled[0], tokenizer, tmp_path / "kept")
+    wait_for(lambda: again.document(id)["status"] in ("ready", "failed"))
+    layout = again.host.record(id).document.layout
+    again.close()
+    assert (layout.name, layout.system) == ("quoted", "Be brief.") and "Be brief." in layout.head

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
     [
         (["--host", "0.0.0.0"], "--api-key"),
         (["--memory", "much"], "--memory must be a size"),
-        (["--layout", "x"], "--layout must be auto, chat or plain"),
+        (["--layout", "x"], "--layout must be auto, "),
         (["--kv-dir", "/nowhere/at/all"], "--kv-dir /nowhere/at/all is not a folder"),
         (["--kv-disk", "1G"], "--kv-disk limits --kv-dir, which is not given"),
         (["--method", "none-such"], "none-such"),

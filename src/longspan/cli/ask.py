@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longspan.cli import options
+from longspan.cli import options, sampling
 from longspan.cli.output import hushed, notes, print_json, say
 from longspan.cli.texts import check_text
 from longspan.errors import DocumentError, printable
@@ -31,6 +31,12 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     model: options.ReaderModel = None,
     max_new_tokens: options.AnswerTokens = 200,
+    temperature: sampling.Temperature = None,
+    top_p: sampling.TopP = None,
+    top_k: sampling.TopK = None,
+    repetition_penalty: sampling.RepetitionPenalty = None,
+    seed: sampling.Seed = None,
+    stop: sampling.Stop = None,
     passages: Annotated[
         bool, typer.Option("--passages", help="Also print the sentences that the answer attended to most.")
     ] = False,
@@ -47,10 +53,13 @@ def ask(
     check_text("QUESTION", question)
     if html is not None:
         check(html)
+    writing = sampling.generate_options(
+        temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=repetition_penalty, seed=seed, stop=stop
+    )
     console = notes(quiet)
     with hushed(quiet):
         opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
-    answer = opened.ask(question, max_new_tokens, stream=None if as_json else typed)
+    answer = opened.ask(question, max_new_tokens, stream=None if as_json else typed, **writing)
     if passages or html is not None:
         attended = opened.attended(opened.prompt(question), answer.tokens)
         answer = replace(answer, passages=attended.passages())
@@ -65,7 +74,7 @@ def ask(
     if passages:
         for line in passage_lines(answer.passages or ()):
             print(printable(line))
-    say(console, in_words(answer))
+    say(console, in_words(answer, max_new_tokens))
 
 
 def reader_of(path: Path, model: str | None) -> tuple[str, Facts]:
@@ -74,9 +83,9 @@ def reader_of(path: Path, model: str | None) -> tuple[str, Facts]:
     Raises:
         DocumentError: there is no document, or nothing says what its model was loaded from.
     """
-    from longspan.documents.folder import Folder
+    from longspan.documents.folder import Folder, placed
 
-    facts = Folder(path).manifest().facts
+    facts = Folder(placed(path)).manifest().facts
     name = facts.source if model is None else model
     if not name:
         raise DocumentError(f"{path}: does not say what its {facts.model} was loaded from; name it with --model")
@@ -120,11 +129,11 @@ def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
     return lines
 
 
-def in_words(answer: Answer) -> str:
-    """An answer's costs."""
+def in_words(answer: Answer, max_new_tokens: int) -> str:
+    """An answer's costs, and whether it was cut."""
     words = f"{len(answer.tokens)} tokens in {answer.seconds:.2f} s, the first after {answer.first_token_seconds:.2f} s"
     if answer.bytes_read is not None:
         words += f", {answer.bytes_read / 2**20:,.1f} MiB read from disk"
     if answer.peak_anonymous is not None:
         words += f", {answer.peak_anonymous / 2**20:,.0f} MiB of memory at most"
-    return words
+    return words + sampling.cut_words(answer.finish, max_new_tokens)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from longspan.cli import options
+from longspan.cli import options, sampling
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
 from longspan.cli.output import hushed, notes, print_json, say
 from longspan.cli.texts import check_text
@@ -30,6 +30,12 @@ def chat(
     document: options.DocumentArgument,
     model: options.ReaderModel = None,
     max_new_tokens: options.AnswerTokens = 200,
+    temperature: sampling.Temperature = None,
+    top_p: sampling.TopP = None,
+    top_k: sampling.TopK = None,
+    repetition_penalty: sampling.RepetitionPenalty = None,
+    seed: sampling.Seed = None,
+    stop: sampling.Stop = None,
     verify: options.Verify = False,
     kv_tier: options.KvTier = "device",
     device: options.Device = "auto",
@@ -43,6 +49,9 @@ def chat(
     """
     from longspan.documents.conversation import Conversation
 
+    writing = sampling.generate_options(
+        temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=repetition_penalty, seed=seed, stop=stop
+    )
     console, results = notes(quiet), notes(False)  # what a command was asked for is a result, whether quiet or not
     with hushed(quiet):
         opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
@@ -56,10 +65,10 @@ def chat(
                 _obey(talk, line, results)
             elif line:
                 check_text("the question", line)
-                answer = talk.say(line, max_new_tokens, stream=None if as_json else typed)
+                answer = talk.say(line, max_new_tokens, stream=None if as_json else typed, **writing)
                 if not as_json:
                     print(flush=True)
-                say(console, in_words(answer))
+                say(console, in_words(answer, max_new_tokens))
         except (LongspanError, OSError) as error:  # a conversation goes on
             say(results, printable(f"error: {one_line(error)}"))
     if as_json:

@@ -15,6 +15,7 @@ from longspan.terminal import Column, Sheet
 
 if TYPE_CHECKING:
     from longspan.documents.folder import Folder
+    from longspan.documents.manifest import Facts
 
 
 @options.examples(
@@ -28,14 +29,14 @@ def documents(
     quiet: options.Quiet = False,
 ) -> None:
     """List the documents in a folder with their length, method, model, size and state."""
-    from longspan.documents.folder import MANIFEST, READING
+    from longspan.documents.folder import MANIFEST, READING, placed
 
     if not folder.is_dir():
         raise LongspanError(f"{folder}: this folder does not exist")
 
     def is_one(path: Path) -> bool:
         try:
-            return any((path / name).is_file() for name in (MANIFEST, READING))
+            return any((placed(path) / name).is_file() for name in (MANIFEST, READING))
         except PermissionError:  # somebody else's folder, such as lost+found
             return False
 
@@ -47,7 +48,7 @@ def documents(
         say(notes(quiet), f"{folder}: no document in it; `longspan read` makes one")
         return
     columns = [Column("document", style="cyan"), Column("tokens", "right"), Column("method"), Column("model")]
-    columns += [Column("MiB", "right"), Column("state")]
+    columns += [Column("MiB", "right"), Column("texts"), Column("state")]
     shown = ((r | {"tokens": f"{r['tokens']:,}", "MiB": f"{r['bytes'] / 2**20:,.1f}"}) for r in rows)
     cells = [tuple(printable(r[column.head]) for column in columns) for r in shown]
     console = wide()
@@ -64,9 +65,10 @@ def documents(
 def verify(document: options.DocumentArgument, as_json: options.Json = False, quiet: options.Quiet = False) -> None:
     """Compare all checksums of a document with its files. This requires no model."""
     from longspan.documents import verify as verified
+    from longspan.documents.folder import placed
 
     manifest = verified(document)
-    facts, size = manifest.facts, _size(document)
+    facts, size = manifest.facts, _size(placed(document))
     if as_json:
         about = {"document": str(document), "whole": True, "tokens": facts.tokens, "segments": len(manifest.segments)}
         print_json({**about, "bytes": size})
@@ -75,23 +77,29 @@ def verify(document: options.DocumentArgument, as_json: options.Json = False, qu
 
 
 def _row(place: Path) -> dict[str, Any]:
-    from longspan.documents.folder import Folder
+    from longspan.documents.folder import Folder, placed
     from longspan.documents.method import method_of
     from longspan.methods.parse import written
 
-    folder, row = Folder(place), {"document": place.name or str(place), "tokens": 0, "method": "", "model": ""}
-    row |= {"bytes": 0, "reason": None}
+    folder, row = Folder(placed(place)), {"document": place.name or str(place), "tokens": 0, "method": "", "model": ""}
+    row |= {"bytes": 0, "texts": "", "reason": None}
     try:
-        row["bytes"] = _size(place)
+        row["bytes"] = _size(folder.path)
         whole = folder.has_document()
         manifest = folder.manifest() if whole else folder.unfinished()
         assert manifest is not None
         facts = manifest.facts
         state = f"whole{_append_in(folder, facts.tokens)}" if whole else f"read up to {manifest.tokens:,}"
-        name = written(method_of(facts))
+        name, row["texts"] = written(method_of(facts)), _texts(facts)
         return {**row, "tokens": facts.tokens, "method": name, "model": facts.source or facts.model, "state": state}
     except (DocumentError, OSError) as error:
         return {**row, "state": "cannot be opened", "reason": str(error).removeprefix(f"{folder}: ")}
+
+
+def _texts(facts: Facts) -> str:
+    """The name of the first text of a document, and how many there are beside it."""
+    names = list(dict.fromkeys(one.name for one in facts.sources if one.name))
+    return "".join(names[:1]) + (f" and {len(names) - 1:,} more" if len(names) > 1 else "")
 
 
 def _append_in(folder: Folder, tokens: int) -> str:

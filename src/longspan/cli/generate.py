@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longspan.cli import options
+from longspan.cli import options, sampling
 from longspan.cli.ask import typed
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals, say
 from longspan.cli.texts import check_text, read_text
@@ -37,6 +37,12 @@ def generate(
     kv_tier: options.KvTier = "device",
     kv_dir: options.KvDir = None,
     max_new_tokens: options.AnswerTokens = 128,
+    temperature: sampling.Temperature = None,
+    top_p: sampling.TopP = None,
+    top_k: sampling.TopK = None,
+    repetition_penalty: sampling.RepetitionPenalty = None,
+    seed: sampling.Seed = None,
+    stop: sampling.Stop = None,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     graphed: Annotated[bool, typer.Option(help="Decode from a CUDA graph; it needs a GPU.")] = False,
@@ -61,15 +67,17 @@ def generate(
     if not prompt.strip():
         raise LongspanError("the prompt is empty")
     text = prompt if file is None else f"{read_text(file)}\n{prompt}"
+    chosen_options = sampling.generate_options(
+        temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=repetition_penalty, seed=seed, stop=stop
+    )
     selected = options.method_or_auto(method, settings or (), angles)
     loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
     import torch
 
     import longspan
-    from longspan.documents.asking import ONE_ANSWER
+    from longspan.documents.writing import Writing
     from longspan.hf.calibration.check import model_name
     from longspan.methods.parse import written
-    from longspan.text.detokenize import TokenStreamer
 
     tokenizer = load_tokenizer(model, loaded)
     inputs = _encode(tokenizer, text, chat).to(loaded.device)
@@ -84,20 +92,19 @@ def generate(
     say(console, f"{tokens:,} tokens, window {report.window:,}, {name}")
     for warning in report.warnings:
         say(console, f"note: {warning}")
-    timer = _TimingStreamer(None if as_json else TokenStreamer(tokenizer, typed))
+    writing = Writing(loaded, tokenizer, chosen_options, None if as_json else typed)
+    timer = _TimingStreamer(writing)
     recorded = longspan.graphed(loaded) if graphed else nullcontext()
-    with torch.inference_mode(), prefill_bar(loaded, quiet), recorded:
-        out = loaded.generate(
-            **inputs, **ONE_ANSWER, max_new_tokens=max_new_tokens, streamer=timer, tokenizer=tokenizer
-        )
+    with torch.inference_mode(), prefill_bar(loaded, quiet), recorded, writing.settings(max_new_tokens) as arguments:
+        out = loaded.generate(**inputs, **arguments, streamer=timer)
+    answer, finish = writing.result(out[0, tokens:].tolist(), max_new_tokens)
     figures = timer.figures(tokens)
     if as_json:
-        answer = tokenizer.decode(out[0, tokens:], skip_special_tokens=True)
         about = {"model": model_name(loaded), "method": name, "window": report.window}
-        print_json({**about, "answer": answer, **figures, "warnings": list(report.warnings)})
+        print_json({**about, "answer": answer, "finish": finish, **figures, "warnings": list(report.warnings)})
     else:
         typed("\n")
-        say(console, _in_words(figures))
+        say(console, _in_words(figures) + sampling.cut_words(finish, max_new_tokens))
 
 
 class _TimingStreamer:
@@ -109,12 +116,10 @@ class _TimingStreamer:
 
     def put(self, value: Any) -> None:
         self._times.append(time.perf_counter())
-        if self._inner is not None:
-            self._inner.put(value)
+        self._inner.put(value)
 
     def end(self) -> None:
-        if self._inner is not None:
-            self._inner.end()
+        self._inner.end()
 
     def figures(self, prompt: int) -> dict[str, float | None]:
         """Tokens, and seconds and tokens per second of prefill, up to the first token, and of decoding, after it.

@@ -55,7 +55,7 @@ KvDir = Annotated[
 AnswerTokens = Annotated[int, typer.Option(help="The largest length of an answer in tokens.", min=1)]
 
 # Commands on a document.
-DocumentArgument = Annotated[Path, typer.Argument(help="The folder of a document, written by `longspan read`.")]
+DocumentArgument = Annotated[Path, typer.Argument(help="The folder of a document, of `longspan read` or `serve`.")]
 ReaderModel = Annotated[
     str | None, typer.Option(help="The model that read the document; default: the one that the document names.")
 ]

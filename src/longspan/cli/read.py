@@ -14,8 +14,9 @@ import typer
 
 from longspan.cli import options
 from longspan.cli.ask import reader_of
+from longspan.cli.checking import checked_on_facts, is_long
 from longspan.cli.output import hushed, notes, print_json, refusals, say
-from longspan.cli.texts import STDIN, one_stdin, read_text
+from longspan.cli.texts import STDIN, check_text, one_stdin, read_text
 from longspan.errors import DocumentError, LongspanError, printable
 from longspan.loading.models import load_model, load_tokenizer
 from longspan.loading.names import origin
@@ -26,11 +27,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from longspan.documents.document import Document
+    from longspan.documents.selftest import Checked
 
 RETOLD = 30.0  # seconds from one line about the progress to the next, in a log
 
 # Options that an append takes from its document.
-_OF_READING = ("method", "window", "settings", "angles", "calibration", "layout", "prefill_chunk", "text", "kv_dir")
+_OF_READING = (
+    "method",
+    "window",
+    "settings",
+    "angles",
+    "calibration",
+    "layout",
+    "system",
+    "prefill_chunk",
+    "text",
+    "kv_dir",
+    "check",
+)
 
 
 @options.examples(
@@ -60,10 +74,11 @@ def read(
     layout: Annotated[
         str,
         typer.Option(
-            help="The layout of a prompt: auto, chat, plain, or a template with {document} and {question}, in which "
-            r"\n is a line break."
+            help="The layout of a prompt: auto, chat, instructed, quoted, plain, or a template with {document} and "
+            r"{question}, in which \n is a line break."
         ),
     ] = "auto",
+    system: Annotated[str, typer.Option(help="A system prompt, which the chat template puts before the text.")] = "",
     prefill_chunk: Annotated[
         int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)
     ] = 4096,
@@ -79,6 +94,13 @@ def read(
     ] = "64M",
     kv_tier: options.KvTier = "device",
     kv_dir: options.KvDir = None,
+    check: Annotated[
+        bool | None,
+        typer.Option(
+            "--check/--no-check",
+            help="Plant facts in a copy of the text's end and ask for them; default: for texts of over two windows.",
+        ),
+    ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the texts to the document in PATH.")] = False,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
@@ -89,8 +111,11 @@ def read(
 
     The same command continues a reading that was stopped.
     """
+    from longspan.documents.folder import placed
+
     out = _folder_for(texts[0], append) if out is None else out
     if append:
+        out = placed(out)
         if given := options.given(context, _OF_READING):
             raise LongspanError(f"--append uses the settings of the document; leave out {given}")
         model, facts = reader_of(out, model)
@@ -98,6 +123,7 @@ def read(
     elif model is None:
         raise LongspanError("--model is missing: name the model that reads the text")
     one_stdin(texts)
+    check_text("--system", system)
     console = notes(quiet)
     memory, size = options.size("--extract-memory", extract_memory), options.size("--extract-size", extract_size)
     text_of = partial(_text, console=console, seconds=extract_seconds, memory=memory, size=size)
@@ -112,6 +138,7 @@ def read(
     began = time.perf_counter()
     try:
         with hushed(quiet), refusals():
+            whole = Folder(out).has_document()
             before = Folder(out).manifest().facts.tokens if append else _tokens_kept(out)
             with _progress(loaded, console, before) as done:
                 if append:
@@ -125,6 +152,7 @@ def read(
                         window=window,
                         calibration=calibration,
                         layout=layout.replace(r"\n", "\n"),  # a shell passes both characters on
+                        system=system,
                         prefill_chunk=prefill_chunk,
                         kv_tier=kv_tier,  # type: ignore[arg-type]  # checked by extend
                         kv_dir=kv_dir,
@@ -142,7 +170,11 @@ def read(
         raise LongspanError(f"{error.filename or out}: {error.strerror or error}; {kept_words}") from error
     if append and document.tokens == before:
         say(console, f"{out}: ends with this text already; nothing was appended")
-    _tell(document, out, before, time.perf_counter() - began, as_json, console)
+    seconds = time.perf_counter() - began
+    if check is None:
+        check = not append and not whole and (as_json or not quiet) and is_long(document)
+    checked = checked_on_facts(document, console, quiet) if check else None
+    _tell(document, out, before, seconds, as_json, console, checked)
 
 
 def _folder_for(text: Path, append: bool) -> Path:
@@ -154,7 +186,15 @@ def _folder_for(text: Path, append: bool) -> Path:
     return Path(f"{text.stem}.longspan")
 
 
-def _tell(document: Document, out: Path, before: int, seconds: float, as_json: bool, console: Console) -> None:
+def _tell(
+    document: Document,
+    out: Path,
+    before: int,
+    seconds: float,
+    as_json: bool,
+    console: Console,
+    checked: list[Checked] | None,
+) -> None:
     from longspan.methods.parse import written
 
     attachment = document.attachment()
@@ -162,7 +202,9 @@ def _tell(document: Document, out: Path, before: int, seconds: float, as_json: b
     name = written(attachment.attender.method)
     if as_json:
         about = {"document": str(out), "tokens": document.tokens, "method": name, "window": attachment.report.window}
-        print_json({**about, "bytes": size, "seconds": round(seconds, 3)})
+        print_json(
+            {**about, "bytes": size, "seconds": round(seconds, 3), "check": checked and [vars(one) for one in checked]}
+        )
     else:
         print(out)
     last = f" for the last {document.tokens - before:,}" if before else ""
@@ -232,12 +274,11 @@ def _progress(model: PreTrainedModel, console: Console, before: int) -> Iterator
     def show(within: float) -> None:
         nonlocal told
         now, read = time.perf_counter(), min(kept + within, total) if total else kept + within
-        rate, words = (read - before) / (now - began), "reading"
-        if total:
-            words = f"{read:,.0f} of {total:,} tokens"
+        rate, words = (read - before) / (now - began), f"{read:,.0f} {f'of {total:,} ' if total else ''}tokens"
+        words += f", {rate:,.0f} tokens/s" if rate else ""
         if total and rate:
             minutes, seconds = divmod(round((total - read) / rate), 60)
-            words += f", {rate:,.0f} tokens/s, {minutes}:{seconds:02} left"
+            words += f", {minutes}:{seconds:02} left"
         if bar is not None:
             bar.update(bar.task_ids[0], total=total or None, completed=read, description=words)
         elif now - told >= RETOLD:

@@ -6,7 +6,7 @@ import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from longspan.install import pip_install
 from longspan.loading.models import load_model, load_tokenizer
 from longspan.loading.names import origin
 
+if TYPE_CHECKING:
+    from longspan.methods import Method
+
 _NEEDED = ("fastapi", "multipart", "openai", "prometheus_client", "sse_starlette", "uvicorn")
 
 
@@ -26,19 +29,34 @@ def _option(variable: str, help: str, **limits: Any) -> Any:
 
 
 @options.examples(
-    "longspan serve bundled",
     "longspan serve bundled --demo --port 8001",
+    "longspan methods | longspan read - --model bundled --out methods.longspan",
+    "longspan serve bundled methods.longspan",
 )
 def serve(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help=options.MODEL, envvar="LONGSPAN_MODEL")],
+    written: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DOCUMENT]...",
+            help="Documents that `longspan read` wrote, to serve as they are.",
+            envvar="LONGSPAN_WRITTEN",
+        ),
+    ] = None,
     method: Annotated[
-        str, _option("METHOD", "A method, with parameters if needed, or 'auto'; `longspan methods` lists the methods.")
+        str,
+        _option(
+            "METHOD",
+            "A method, with parameters if needed, or 'auto'; `longspan methods` lists the methods; default: "
+            "that of the first document, else auto.",
+        ),
     ] = "auto",
     documents: Annotated[
         Path | None,
         options.new_path(
-            "The folder of the documents; default: a folder that is deleted at the end.", envvar="LONGSPAN_DOCUMENTS"
+            "The folder of documents, those of `longspan read` included; default: one that is deleted at the end.",
+            envvar="LONGSPAN_DOCUMENTS",
         ),
     ] = None,
     host: Annotated[str, _option("HOST", "The address to listen on.")] = "127.0.0.1",
@@ -57,7 +75,9 @@ def serve(
     length: Annotated[
         int | None, _option("LENGTH", "The longest prompt with its answer, in tokens; default: the method's.", min=1)
     ] = None,
-    layout: Annotated[str, _option("LAYOUT", "The layout of prompts: auto, chat or plain.")] = "auto",
+    layout: Annotated[
+        str, _option("LAYOUT", "The layout of documents and prompts: auto, chat, instructed, quoted or plain.")
+    ] = "auto",
     prefill_chunk: Annotated[
         int, _option("PREFILL_CHUNK", "Tokens of a prompt or text per forward; other requests wait for its end.", min=1)
     ] = 1024,
@@ -122,14 +142,21 @@ def serve(
     """Serve a model and its documents through OpenAI's API, with a page at /. Ctrl-C stops it once all is answered."""
     if any(find_spec(package) is None for package in _NEEDED):
         raise LongspanError(f"`longspan serve` requires more packages: {pip_install('serve')}")
+    from longspan.documents.folder import CALIBRATION, Folder, placed
+    from longspan.documents.layout import NAMED
+    from longspan.serve.documents.written import first_facts
     from longspan.serve.settings import ServerSettings
     from longspan.serve.sockets import bound
 
-    if layout not in ("auto", "chat", "plain"):
-        raise LongspanError(f"--layout must be auto, chat or plain, not {layout!r}")
+    if layout not in (names := ("auto", "plain", *NAMED)):
+        raise LongspanError(f"--layout must be {', '.join(names[:-1])} or {names[-1]}, not {layout!r}")
     if kv_dir is None and options.given(context, ("kv_disk",)):
         raise LongspanError("--kv-disk limits --kv-dir, which is not given: without --kv-dir, caches are dropped")
     console = notes(quiet)
+    first = first_facts(documents, written or ())
+    for path, words in ((Path(model), "name its model before it"), (documents, "name it without --documents")):
+        if path is not None and Folder(placed(path)).has_document():
+            raise LongspanError(f"{path} is a document: {words}, as in `longspan serve MODEL {path}`")
     with ExitStack() as stack:
         if documents is None:
             documents = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longspan-documents-")))
@@ -138,6 +165,7 @@ def serve(
             model=name or model,
             source=origin(model),
             documents=documents,
+            written=tuple(written or ()),
             host=host,
             port=port,
             api_key=api_key,
@@ -161,10 +189,19 @@ def serve(
         sockets = stack.enter_context(bound(host, port))
         with hushed(quiet), refusals():
             import longspan
+            from longspan.documents.method import method_of
             from longspan.memory import check_tier
+            from longspan.methods.parse import written as written_method
             from longspan.serve.host import Host
 
-            chosen = options.method_or_auto(method, (), None)
+            chosen: Method | str = options.method_or_auto(method, (), None)
+            if first is not None and not options.given(context, ("method",)):
+                place, facts = first
+                chosen, window = method_of(facts), facts.window if window is None else window
+                dtype, length = facts.dtype if dtype == "auto" else dtype, None  # the method was set for its length
+                if calibration is None and facts.calibration_sha256:
+                    calibration = place / CALIBRATION
+                say(console, f"the method is that of {place}: {written_method(chosen)}; --method sets another")
             check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
             reduced = None if calibration is None else longspan.Calibration.load(calibration)
             loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from longspan.documents.contents import Contents, check_tokens, with_texts
 from longspan.documents.document import Document
 from longspan.documents.facts import facts_of
-from longspan.documents.folder import Folder
+from longspan.documents.folder import Folder, placed
 from longspan.documents.reading import Done, read_on
 from longspan.documents.saving import write_rest
 from longspan.documents.unfinished import Reading
@@ -46,7 +46,7 @@ def append_texts(
     """
     if not any(text for _, text in texts):
         raise DocumentError("there is no text to append")
-    folder = Folder(path)
+    folder = Folder(placed(path))
     folder.manifest()  # raises if there is no document
     with folder.alone():
         document = Document.open(folder.path, model, tokenizer, kv_tier=kv_tier)

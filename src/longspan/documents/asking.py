@@ -12,23 +12,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.documents.passages import Passage
-from longspan.errors import DocumentError
+from longspan.documents.writing import Writing
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
 from longspan.machine import usage
-from longspan.text.detokenize import TokenStreamer
+from longspan.text.ends import Finish
 
 Stream = Callable[[str], None]
-# One greedy answer that is streamed, whatever the model's generation config says.
-ONE_ANSWER = {
-    "do_sample": False,
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "return_dict_in_generate": False,
-    "prompt_lookup_num_tokens": None,
-    "use_cache": True,
-    "cache_implementation": None,
-}
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,8 @@ class Answer:
     """A model's answer.
 
     Attributes:
-        text, tokens: the answer, and its ids; a token that ends it is one of them.
+        text, tokens: the answer, and its ids; a token that ends it is one of them, and so are those of a stop string.
+        finish: what ended it: "stop", a token or stop string, or "length", ``max_new_tokens``.
         passages: the sentences that its tokens attended to most, the first the most; None if it was not asked for.
         seconds: from the question to the last token. first_token_seconds: to the first one.
         bytes_read: from disk meanwhile, by the whole process; None if the system does not say.
@@ -46,6 +37,7 @@ class Answer:
 
     text: str
     tokens: tuple[int, ...]
+    finish: Finish
     passages: tuple[Passage, ...] | None
     seconds: float
     first_token_seconds: float
@@ -56,43 +48,21 @@ class Answer:
         return self.text
 
 
-_SET = {"input_ids", "inputs", "inputs_embeds", "attention_mask", "position_ids", "past_key_values", "cache"}
-_SET |= {"streamer", "use_cache", "cache_implementation"}
-_SEVERAL = {"num_beams": 1, "num_return_sequences": 1, "prompt_lookup_num_tokens": None, "assistant_model": None}
+class _Clock:
+    """A streamer that notes the time of the first token, and hands on to another one."""
 
-
-def refuse_options(options: dict[str, Any]) -> None:
-    """Raise ``DocumentError`` for options of ``generate`` that ask sets, or that are for several answers or tokens."""
-    if given := sorted(_SET & set(options)):
-        raise DocumentError(f"{', '.join(given)}: set by ask itself; leave {'it' if len(given) == 1 else 'them'} out")
-    config = options.get("generation_config")
-    for name, single in _SEVERAL.items():
-        value = options.get(name, getattr(config, name, None))
-        if value is not None and value != single:
-            raise DocumentError(
-                f"{name}={value!r:.40} is for several sequences or tokens at a time, and ask writes one answer, token "
-                "by token; leave it out"
-            )
-
-
-class _Follower:
-    """Record the time of the first token, and pass the text on if a caller wants it."""
-
-    def __init__(self, tokenizer: Any, stream: Stream | None) -> None:
-        self._printer = None if stream is None else TokenStreamer(tokenizer, stream)
-        self._tokens = -1  # the prompt is handed over first
+    def __init__(self, inner: Writing) -> None:
+        self._inner, self._tokens = inner, -1  # the prompt is handed over first
         self.began, self.first = time.perf_counter(), 0.0
 
     def put(self, value: Tensor) -> None:
         self._tokens += 1
         if self._tokens == 1:
             self.first = time.perf_counter() - self.began
-        if self._printer is not None:
-            self._printer.put(value)
+        self._inner.put(value)
 
     def end(self) -> None:
-        if self._printer is not None:
-            self._printer.end()
+        self._inner.end()
 
 
 def answer(
@@ -109,21 +79,21 @@ def answer(
 
     Args:
         stream: called with text as it comes.
-        options: of ``generate``.
+        options: of ``generate``, and ``seed``.
     """
-    follower, read = _Follower(tokenizer, stream), usage.bytes_read()
+    writing = Writing(model, tokenizer, options, stream)
+    clock, read = _Clock(writing), usage.bytes_read()
     prompt = ids[None].to(model.device)
-    settings = {**ONE_ANSWER, "max_new_tokens": max_new_tokens, "tokenizer": tokenizer, **options}
-    if model.generation_config.pad_token_id is None and "pad_token_id" not in settings:
-        settings["pad_token_id"] = 0  # of one row none is padded, and without it generate has a remark to make
     # Without the mask generate would look for padding among the document's tokens.
-    with usage.Peak() as memory, torch.inference_mode():
+    with usage.Peak() as memory, torch.inference_mode(), writing.settings(max_new_tokens) as settings:
+        if model.generation_config.pad_token_id is None and "pad_token_id" not in settings:
+            settings["pad_token_id"] = 0  # of one row none is padded, and without it generate has a remark to make
         output = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), streamer=follower, **settings, **{CACHE_ARGUMENT: cache}
+            prompt, attention_mask=torch.ones_like(prompt), streamer=clock, **settings, **{CACHE_ARGUMENT: cache}
         )
-    seconds, after = time.perf_counter() - follower.began, usage.bytes_read()
+    seconds, after = time.perf_counter() - clock.began, usage.bytes_read()
     rows = output if isinstance(output, Tensor) else output.sequences
     tokens = rows[0, len(ids) :].tolist()
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    text, finish = writing.result(tokens, max_new_tokens)
     disk = None if read is None or after is None else after - read
-    return Answer(text, tuple(tokens), None, seconds, follower.first, disk, memory.most)
+    return Answer(text, tuple(tokens), finish, None, seconds, clock.first, disk, memory.most)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from longspan.documents import segments as files_of_segments
 from longspan.documents.encoded import InFiles
-from longspan.documents.folder import CALIBRATION, Folder, data_name, open_data
+from longspan.documents.folder import CALIBRATION, Folder, data_name, open_data, placed
 from longspan.documents.manifest import Manifest
 from longspan.documents.state import check_state
 from longspan.errors import DocumentError
@@ -29,7 +29,7 @@ def verify(path: str | os.PathLike[str]) -> Manifest:
         with ExitStack() as opened:
             opened_files(folder, manifest, check_state, opened, verify=True)
 
-    return with_manifest(Folder(path), whole)[0]
+    return with_manifest(Folder(placed(path)), whole)[0]
 
 
 def with_manifest(folder: Folder, use: Callable[[Folder, Manifest], T]) -> tuple[Manifest, T]:

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from longspan.documents.asking import Answer, Stream
 from longspan.documents.document import Document, check_question
-from longspan.documents.layout import encode
+from longspan.documents.layout import encode, encode_text
 from longspan.documents.passages import Passage
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache
 from longspan.text.ends import before_end, end_tokens
+
+_PLAIN = {"skip_special_tokens": True}
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,10 @@ class Conversation:
         self._cache = cache
         self._cached = torch.cat((ids, torch.tensor(answer.tokens)))[: cache.get_seq_length()]
         # The layout writes itself what ends an answer.
-        answered = before_end(answer.tokens, end_tokens(self.document.model, options))
-        self.turns.append(Turn(question, answer, asked, torch.tensor(answered, dtype=torch.int64)))
+        answered = torch.tensor(before_end(answer.tokens, end_tokens(self.document.model, options)), dtype=torch.int64)
+        if options.get("stop_strings") and answer.text != self.document.tokenizer.decode(answered.tolist(), **_PLAIN):
+            answered, _ = encode_text(self.document.tokenizer, answer.text)  # a stop string is no part of it
+        self.turns.append(Turn(question, answer, asked, answered))
         return answer
 
     def ids(self) -> Tensor:

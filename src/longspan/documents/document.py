@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.calibration import same_maps
-from longspan.documents.asking import Answer, Stream, answer, refuse_options
+from longspan.documents.asking import Answer, Stream, answer
 from longspan.documents.contents import NOWHERE, Contents, attached, check_tokens, with_texts
 from longspan.documents.layout import check_tokenizer, encode
 from longspan.documents.manifest import Layout, Manifest, Source
@@ -21,6 +21,7 @@ from longspan.documents.passages import NEUTRAL, Attended, weigh
 from longspan.documents.reading import Done, Unnamed, read_on
 from longspan.documents.saving import save_document
 from longspan.documents.units import Units, units_of
+from longspan.documents.writing import refuse_options
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
@@ -140,8 +141,9 @@ class Document:
             passages: also say which sentences of the text the answer's tokens attended to most, compared with a
                 neutral question; see ``longspan.documents.passages``. It costs about as much as the answer.
             stream: called with the answer's text as it comes.
-            options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given. Beams and assisted
-                decoding are refused.
+            options: of transformers' ``generate``, such as ``do_sample=True``; greedy unless given. Each of
+                ``stop_strings`` ends the answer before it. ``seed`` makes a sampled answer the same each time,
+                unless another thread samples meanwhile. Beams and assisted decoding are refused.
 
         Raises:
             DocumentError: the model runs another method now, the question is empty, or an option cannot be.

@@ -89,7 +89,7 @@ def _source_of(model: PreTrainedModel) -> str:
     return _BUNDLED.name if name and Path(name).resolve() == _BUNDLED else name
 
 
-def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
+def layout_for(tokenizer: Any, wanted: str, folder: Folder | None, system: str = "") -> Layout:
     """``find_layout``, or of the same tokenizer's chat template what a folder keeps of it.
 
     A template may print the date, and a reading that goes on tomorrow goes on from the tokens of today.
@@ -100,13 +100,17 @@ def layout_for(tokenizer: Any, wanted: str, folder: Folder | None) -> Layout:
     Raises:
         DocumentError: see ``find_layout``; the folder's manifest is damaged.
     """
-    layout = find_layout(tokenizer, wanted)
-    if folder is None or layout.name != "chat":
+    layout = find_layout(tokenizer, wanted, system)
+    if folder is None or not layout.templated:
         return layout
     manifest = folder.manifest() if folder.has_document() else folder.unfinished()
-    if manifest is None or manifest.facts.layout.name != "chat":
+    if manifest is None:
         return layout
-    return manifest.facts.layout if manifest.facts.tokenizer_sha256 == tokenizer_hash(tokenizer) else layout
+    kept = manifest.facts.layout
+    same = kept.templated if wanted == "auto" else kept.name == layout.name  # its default may have been another one
+    if not same or kept.system != layout.system:
+        return layout
+    return kept if manifest.facts.tokenizer_sha256 == tokenizer_hash(tokenizer) else layout
 
 
 def difference(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> str | None:

@@ -18,6 +18,8 @@ from longspan.documents.segments import size_of
 from longspan.errors import DocumentError
 
 MANIFEST, READING, CALIBRATION = "manifest.json", "reading.json", "calibration.safetensors"
+# A server keeps a document in a part of a folder of its own, beside what it says of it.
+SERVED, RECORD = "document", "meta.json"
 _OURS = re.compile(r"(data|tokens|state|text|reading)-\d{4,12}\.(bin|safetensors|txt)|" + re.escape(READING))
 # The most bytes of a file: a number, more for each token, more for each byte of the segments. longspan writes far less.
 _LIMITS = {
@@ -125,9 +127,10 @@ class Folder:
             begun = self.unfinished()
             if begun is None:
                 raise DocumentError(f"{self}: this folder is not a document: it has no {MANIFEST}")
+            again = "start its server" if is_served(self.path.parent) else "run the same `longspan read`"
             raise DocumentError(
-                f"{self}: its reading is unfinished ({begun.tokens:,} of {begun.facts.tokens:,} tokens); run the "
-                "same `longspan read` again to continue"
+                f"{self}: its reading is unfinished ({begun.tokens:,} of {begun.facts.tokens:,} tokens); {again} again "
+                "to continue"
             )
         try:
             return parse(self.read(MANIFEST))
@@ -215,6 +218,16 @@ class Folder:
     @staticmethod
     def _ours(name: str) -> bool:
         return bool(_OURS.fullmatch(name)) or (name.startswith(".longspan-") and name.endswith(".part"))
+
+
+def is_served(path: Path) -> bool:
+    """Whether a server keeps a document in a folder, in its part ``SERVED``."""
+    return (path / RECORD).is_file() and (path / SERVED).is_dir()
+
+
+def placed(path: str | os.PathLike[str]) -> Path:
+    """The folder of a document that somebody names: the one named, or its part if a server keeps the document there."""
+    return Path(path) / SERVED if is_served(Path(path)) else Path(path)
 
 
 def open_data(folder: Folder, manifest: Manifest, number: int, *, change: bool = False) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,41 +16,89 @@ from longspan.text.encode import encode as plain_ids
 
 PLAIN = Layout("plain", "", "\n", "", "\n")
 _PLACES = re.compile(r"\{(document|question)\}")
-_MARKS = ("\ue0d0document\ue0d1", "\ue0d0question\ue0d1", "\ue0d0answer\ue0d1", "\ue0d0next\ue0d1")
-_JOINT = "\n\n"  # between a text and a question in one message
+_MARKS = tuple(f"\ue0d0{name}\ue0d1" for name in ("document", "question", "answer", "next", "system"))
+_JOINT = "\n\n"  # between an answer and a question of which a template shows one alone
+_NO_SYSTEM = (
+    "the chat template has no place for a system prompt before the text; put its words into a layout of your own"
+)
 
 
-def find_layout(tokenizer: Any, wanted: str = "auto") -> Layout:
+@dataclass(frozen=True)
+class _Around:
+    """What a named layout puts around a text and a question in one message of the user, inside the chat template.
+
+    Attributes:
+        head: before the text. joint: between the text and the first question. asked: before each question.
+    """
+
+    head: str
+    joint: str
+    asked: str
+
+
+# What names each layout of the chat template; the text is read before any question is known.
+NAMED = {
+    "chat": _Around("", "\n\n", ""),
+    "instructed": _Around(
+        "Read the following text. After it come questions about it: answer each from the text, in few words.\n\n",
+        "\n\n",
+        "Question: ",
+    ),
+    "quoted": _Around(
+        'Below is a text between two lines of three quotation marks.\n\n"""\n',
+        '\n"""\n\nAnswer from the text above, in few words.\n\n',
+        "Question: ",
+    ),
+}
+
+BEST = "quoted"  # finds most of what a text says (benchmarks/layouts.py)
+
+
+def find_layout(tokenizer: Any, wanted: str = "auto", system: str = "") -> Layout:
     r"""The layout of a name: ``"chat"`` is the tokenizer's template, ``"plain"`` text, a line break and question.
 
-    ``"auto"`` is the template if there is one. Any other text has the places ``{document}`` and ``{question}``, each
+    ``"instructed"`` and ``"quoted"`` are the template with an instruction around the text. ``"auto"`` is ``"quoted"``
+    if there is a template, else ``"plain"``. Any other text has the places ``{document}`` and ``{question}``, each
     once, in this order: ``"Read this:\n{document}\n\nQ: {question}\nA:"``.
 
+    Args:
+        system: a system prompt, for a template that shows one before the user's text; none if empty.
+
     Raises:
-        DocumentError: there is no such layout, or the template does not show a user's text as it is.
+        DocumentError: there is no such layout, the template does not show a user's text as it is, or it has no place
+            for a system prompt.
     """
     template = getattr(tokenizer, "chat_template", None)
+    _check_characters(system)
     if wanted == "auto":
-        wanted = "chat" if template else "plain"
-    if wanted == "plain":
-        return PLAIN
-    if wanted == "chat":
+        wanted = BEST if template else "plain"
+    if wanted in NAMED:
         if not template:
             raise DocumentError("the tokenizer has no chat template; use layout 'plain', or write your own")
-        return _of_template(tokenizer)
+        return _of_template(tokenizer, wanted, system.strip())
+    if system:
+        raise DocumentError(
+            "a system prompt has its place in a chat template, and this layout has none; write a layout with these "
+            "words before {document}"
+        )
+    if wanted == "plain":
+        return PLAIN
     if [match[1] for match in _PLACES.finditer(wanted)] != ["document", "question"]:
         raise DocumentError(
-            "a layout must be 'auto', 'chat', 'plain', or a text with {document} and then {question}, each once; not "
-            f"{wanted!r}"
+            f"a layout must be 'auto', 'plain', {', '.join(map(repr, NAMED))}, or a text with {{document}} and then "
+            f"{{question}}, each once; not {wanted!r}"
         )
     head, _, joint, _, end = _PLACES.split(wanted)
     return Layout("own", head, joint, end, joint)
 
 
-def _of_template(tokenizer: Any) -> Layout:
-    text, question, answer, after = _MARKS
-    asked = [{"role": "user", "content": f"{text}{_JOINT}{question}"}]
-    again = [*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": after}]
+def _of_template(tokenizer: Any, name: str, system: str) -> Layout:
+    text, question, answer, after, said = _MARKS
+    around = NAMED[name]
+    asked = [{"role": "user", "content": f"{around.head}{text}{around.joint}{around.asked}{question}"}]
+    if system:
+        asked.insert(0, {"role": "system", "content": said})
+    again = [*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": f"{around.asked}{after}"}]
     first = _render(tokenizer, asked)
     found = re.fullmatch(f"(.*){text}(.*){question}(.*)", first, re.DOTALL)
     if found is None or any(first.count(mark) != 1 for mark in (text, question)):
@@ -57,14 +106,23 @@ def _of_template(tokenizer: Any) -> Layout:
             "the chat template changes the user's text, so longspan cannot tell where the document stands; use "
             "layout 'plain', or write your own"
         )
-    between = re.search(f"{answer}(.*){after}", _render(tokenizer, again), re.DOTALL)
-    return Layout("chat", found[1], found[2], found[3], between[1] if between is not None else _JOINT)
+    whole, head = _render(tokenizer, again), found[1]
+    if system:
+        # Some templates put it before the last of several questions, which is behind the document.
+        if not head.count(said) == first.count(said) == whole.count(said) == 1 or not whole.startswith(head):
+            raise DocumentError(_NO_SYSTEM)
+        head = head.replace(said, system)
+    between = re.search(f"{answer}(.*){after}", whole, re.DOTALL)
+    turn = between[1] if between is not None else f"{_JOINT}{around.asked}"
+    return Layout(name, head, found[2], found[3], turn, system)
 
 
 def _render(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # a template raises what it likes
+        if messages[0]["role"] == "system" and "system" in str(error).lower():
+            raise DocumentError(_NO_SYSTEM) from error
         raise DocumentError(
             f"the chat template cannot be filled ({' '.join(str(error).split())}); use layout 'plain', or "
             "write your own"
@@ -123,7 +181,7 @@ def head_of(tokenizer: Any, layout: Layout) -> Tensor:
     They are those that the tokenizer begins every text with, and then the layout's; a template has them itself.
     """
     own = encode(tokenizer, layout.head)
-    if layout.name == "chat":
+    if layout.templated:
         return own  # a template writes the first token itself, if it wants one
     return torch.cat((torch.tensor(beginning(tokenizer), dtype=torch.int64), own))
 

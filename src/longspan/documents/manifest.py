@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -91,9 +91,10 @@ class Layout:
     """The strings around a text and a question.
 
     Attributes:
-        name: ``chat``, ``plain`` or ``own``.
+        name: ``plain``, ``own``, or one of the chat template's: ``chat``, ``instructed``, ``quoted``.
         head: before the text. joint: between text and question. end: after the question.
         turn: between an answer and the next question.
+        system: the system prompt, which ``head`` has; empty if there is none.
     """
 
     name: str
@@ -101,6 +102,12 @@ class Layout:
     joint: str
     end: str
     turn: str
+    system: str = ""
+
+    @property
+    def templated(self) -> bool:
+        """Whether it is the tokenizer's chat template."""
+        return self.name not in ("plain", "own")
 
 
 @dataclass(frozen=True)
@@ -252,9 +259,10 @@ def _of(kind: Any, value: Any, where: str) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         names = hints.keys()
-        for name in sorted(names ^ value.keys()):
+        absent = {field.name for field in fields(kind) if field.default is not MISSING} - value.keys()
+        for name in sorted((names - absent) ^ value.keys()):
             raise DocumentError(f"{where} has {'no' if name in names else 'an unknown'} field {_shown(name)}")
-        return kind(**{name: _of(hints[name], value[name], f"{where}.{name}") for name in names})
+        return kind(**{name: _of(hints[name], value[name], f"{where}.{name}") for name in names - absent})
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise DocumentError(f"{where} must be a list, not {_shown(value)}")

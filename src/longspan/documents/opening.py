@@ -15,7 +15,7 @@ from longspan.documents.canary import check_canary
 from longspan.documents.checking import opened_files, with_manifest
 from longspan.documents.contents import Contents, attached
 from longspan.documents.facts import facts_of, refuse_others
-from longspan.documents.folder import CALIBRATION, Folder
+from longspan.documents.folder import CALIBRATION, Folder, placed
 from longspan.documents.manifest import Manifest
 from longspan.documents.method import method_of
 from longspan.documents.state import state_from
@@ -28,7 +28,7 @@ def open_document(
     path: str | os.PathLike[str], model: PreTrainedModel, tokenizer: Any, *, verify: bool, kv_tier: str
 ) -> tuple[str, Manifest, Contents]:
     """The folder, manifest and contents of a saved document, checked; see ``Document.open``."""
-    folder = Folder(path)
+    folder = Folder(placed(path))
     manifest, contents = with_manifest(folder, partial(_contents, verify=verify))
     before = attachment_of(model)
     with ExitStack() as undo:

@@ -77,8 +77,8 @@ class Attended:
     def lifts(self, token: int | None = None) -> Tensor:
         """``[U]`` fp32, how many times as much each unit was attended to as under a neutral question; see ``passages``.
 
-        ``(w_u + m) / (n_u + m)`` with weights ``w`` and, under the neutral question, ``n`` and their mean ``m``: what has
-        next to no weight has no large ratio.
+        ``(w_u + m) / (n_u + m)`` with weights ``w`` and, under the neutral question, ``n`` and their mean ``m``: what
+        has next to no weight has no large ratio.
         """
         mean = self.neutral.mean().clamp(min=1e-9)
         return (self._share(token) + mean) / (self.neutral + mean)

@@ -53,6 +53,7 @@ def read(
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
     layout: str = "auto",
+    system: str = "",
     prefill_chunk: int = PREFILL_CHUNK,
     keep_text: bool = True,
     out: str | os.PathLike[str] | None = None,
@@ -75,8 +76,9 @@ def read(
             chunks of 16 tokens, under which an answer takes as long after a long text as after a short one.
         length: tokens of the text, a question and its answer, for methods that have to know how far to reach; 4,096
             more than the text has unless given.
-        layout: where text and question stand: ``"chat"``, ``"plain"``, a text with ``{document}`` and ``{question}``,
-            or ``"auto"``, the tokenizer's chat template if it has one.
+        layout: where text and question stand: ``"chat"``, ``"instructed"``, ``"quoted"``, ``"plain"``, a text with
+            ``{document}`` and ``{question}``, or ``"auto"``: ``"quoted"`` if the tokenizer has a chat template.
+        system: a system prompt, which the chat template puts before the text; none if empty.
         prefill_chunk: tokens that are read at a time.
         keep_text: whether the text itself is kept too, so that passages of it can be shown.
         out: the folder to keep it in from the first prefill chunk on. A reading that was broken off there goes on from
@@ -93,7 +95,7 @@ def read(
     steps = begin(
         model, tokenizer, text,
         method=method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir, length=length,
-        layout=layout, prefill_chunk=prefill_chunk, keep_text=keep_text, out=out, source=source,
+        layout=layout, system=system, prefill_chunk=prefill_chunk, keep_text=keep_text, out=out, source=source,
     )  # fmt: skip
     with closing(steps):  # if ``done`` raises: what holds its traceback is not to hold the folder
         while True:
@@ -122,6 +124,7 @@ def begin(
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
     layout: str = "auto",
+    system: str = "",
     prefill_chunk: int = PREFILL_CHUNK,
     keep_text: bool = True,
     out: str | os.PathLike[str] | None = None,
@@ -139,7 +142,7 @@ def begin(
     texts = _texts(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
-    chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out))
+    chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out), system)
     head = head_of(tokenizer, chosen_layout)
     contents = _encoded(tokenizer, texts, head, keep_text)
     check_tokens(model, contents.ids[0 if contents.length > len(head) else len(head) :])

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from longspan.serve.events import Delta, Finish, ShownToken
+from longspan.serve.events import Delta, ShownToken
 from longspan.serve.sampling import Token
 from longspan.text.detokenize import IncrementalDetokenizer
-from longspan.text.ends import StopStrings
+from longspan.text.ends import Finish, StopStrings, finish_of
 
 _WRITTEN_AT_ONCE = 32  # tokens of an answer that is not streamed; of more, other requests would wait for the text
 
@@ -52,7 +52,7 @@ class AnswerText:
             return None
         text = "".join([self._write(one) for one in self._unwritten])
         self._unwritten.clear()
-        self.finish = "stop" if ended or self.stopped else "length" if full else None
+        self.finish = finish_of(ended=ended, stopped=self.stopped, full=full)
         if self.finish is not None and not self.stopped:
             text += self._write_rest()
             self.finish = "stop" if self.stopped else self.finish

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from longspan.documents import Passage
-
-Finish = Literal["stop", "length"]
+from longspan.text.ends import Finish
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from longspan.hf.logits import last_logits
 from longspan.serve.answer_text import AnswerText
 from longspan.serve.caches import Caches, PrefixCache
 from longspan.serve.engine import log
-from longspan.serve.events import AttendedPassages, Emit, Finish, Finished
+from longspan.serve.events import AttendedPassages, Emit, Finished
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token
-from longspan.text.ends import end_tokens
+from longspan.text.ends import Finish, end_tokens
 
 _CAPACITY = 1024  # ids of an answer that are allocated at a time
 

@@ -55,7 +55,8 @@ class Host:
         )
         self.library = Library(
             settings.documents, self.engine, self.extractor, model, tokenizer,
-            source=settings.source, layout=layout, prefill_chunk=settings.prefill_chunk, longest=self.longest,
+            source=settings.source, layout=layout, prefill_chunk=settings.prefill_chunk, written=settings.written,
+            longest=self.longest,
         )  # fmt: skip
         longest, max_characters = self.longest, settings.max_prompt
         if longest is not None:

@@ -112,7 +112,7 @@ class Prompts:
             if document is not None:
                 turns = _layout_turns(read, f"{document.layout.joint}", document.layout, with_document=True)
                 return self._encode_turns(document.contents.ids, turns, document)
-            if self._layout.name == "chat":
+            if self._layout.templated:
                 turns = self._template_turns(read)
             else:
                 turns = _layout_turns(read, self._layout.head, self._layout, with_document=False)
@@ -120,7 +120,7 @@ class Prompts:
             if leading is not None:
                 turns[0] = turns[0].removeprefix(leading.layout.head + str(leading.text))
                 return self._encode_turns(leading.contents.ids, turns, leading)
-            if self._layout.name == "chat":
+            if self._layout.templated:
                 return self._encode_turns(torch.empty(0, dtype=torch.int64), turns, None)
             turns[0] = turns[0].removeprefix(self._layout.head)
             return self._encode_turns(head_of(self._tokenizer, self._layout), turns, None)

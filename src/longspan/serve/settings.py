@@ -22,6 +22,7 @@ class ServerSettings:
         model: its name in the API.
         source: what the model was loaded from, for the documents' manifests.
         documents: the folder that documents are kept in.
+        written: further documents, which `longspan read` wrote.
         host, port: where it listens; port 0 takes a free one.
         api_key: that every request must have; None for a server on loopback without one.
         prefill_chunk: tokens of a prompt or a text that are read at a time.
@@ -41,6 +42,7 @@ class ServerSettings:
     model: str
     source: str
     documents: Path
+    written: tuple[Path, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from longspan.text.ends import StopStrings
+
 _DAMAGED = "\ufffd"  # the decoding of bytes that are no character, or not yet
 _HELD = 3  # tokens whose text may be held back: the fourth byte completes a character, and a token has one at least
 _CONTEXT = 4  # tokens that are decoded again, since the text of a token may depend on the one before
@@ -97,10 +99,13 @@ class TokenStreamer:
     """A streamer for ``generate`` that hands on the text of each token of an answer, whose whole is the answer's text.
 
     That of transformers decodes each line by itself, and many tokenizers leave out the space that a text begins with.
+
+    Args:
+        stop: texts that end the answer, of which nothing is handed on, nor of what follows.
     """
 
-    def __init__(self, tokenizer: Any, tell: Callable[[str], None]) -> None:
-        self._detokenizer, self._tell = IncrementalDetokenizer(tokenizer), tell
+    def __init__(self, tokenizer: Any, tell: Callable[[str], None], stop: Sequence[str] = ()) -> None:
+        self._detokenizer, self._tell, self._stops = IncrementalDetokenizer(tokenizer), tell, StopStrings(stop)
         self._asked = False  # the prompt is handed over first
 
     def put(self, value: Any) -> None:
@@ -110,7 +115,14 @@ class TokenStreamer:
 
     def end(self) -> None:
         self._told(self._detokenizer.end())
+        if not self.stopped and (left := self._stops.end()):
+            self._tell(left)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the answer."""
+        return self._stops.stopped
 
     def _told(self, text: str) -> None:
-        if text:
-            self._tell(text)
+        if not self.stopped and (shown := self._stops.cut(text)):
+            self._tell(shown)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
+
+Finish = Literal["stop", "length"]
 
 
 def end_tokens(model: Any, options: Mapping[str, Any] | None = None) -> frozenset[int]:
@@ -21,6 +23,15 @@ def end_tokens(model: Any, options: Mapping[str, Any] | None = None) -> frozense
 def before_end(tokens: Iterable[int], ends: frozenset[int]) -> list[int]:
     """The tokens of an answer before the first that ends it."""
     return list(takewhile(lambda token: token not in ends, tokens))
+
+
+def finish_of(*, ended: bool, stopped: bool, full: bool) -> Finish | None:
+    """What ended an answer, in the words of OpenAI's API; None while another token follows.
+
+    Args:
+        ended: its last token is one of ``end_tokens``. stopped: a stop string is in it. full: it has its most tokens.
+    """
+    return "stop" if ended or stopped else "length" if full else None
 
 
 class StopStrings:

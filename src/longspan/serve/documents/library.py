@@ -3,6 +3,7 @@
 In ``DIR/<id>/`` are ``meta.json``, written last when a text is taken in; ``text.txt`` until it is read; and
 ``document``, what ``longspan.read`` keeps. Each text taken in is read, and a reading that was broken off is taken up
 again. ``DIR/.upload-*`` are files that come in; those of a server that was killed are removed at the next start.
+Any other document in ``DIR``, and each that the server is started with, is opened and left as it is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from tempfile import NamedTemporaryFile
@@ -24,17 +27,22 @@ from transformers import PreTrainedModel
 
 from longspan import files
 from longspan.documents import Document
-from longspan.documents.folder import Folder
-from longspan.documents.reader import Steps, begin
-from longspan.errors import DocumentError, LongspanError, one_line
-from longspan.serve.documents.record import META, DocumentRecord
+from longspan.documents.contents import attached
+from longspan.documents.folder import RECORD, Folder, placed
+from longspan.documents.method import method_of
+from longspan.documents.reader import begin
+from longspan.errors import DocumentError
+from longspan.methods.parse import written
+from longspan.serve.documents.reading import TEXT, ReadingJob
+from longspan.serve.documents.record import DocumentRecord
+from longspan.serve.documents.written import record_of, written_in
 from longspan.serve.engine import Engine, log
 from longspan.text.extract import is_plain
 from longspan.text.extraction import Extractor
 
 ID = re.compile(r"doc-[0-9a-f]{24}")
 LONGEST_NAME = 255  # characters
-_TEXT, _DOCUMENT, _DELETED, _UPLOAD = "text.txt", "document", ".deleted-", ".upload-"
+_DELETED, _UPLOAD = ".deleted-", ".upload-"
 
 
 class Library:
@@ -43,6 +51,7 @@ class Library:
     Args:
         source: what the model was loaded from. layout: where texts stand, of new documents.
         prefill_chunk: tokens that are read at a time. extractor: of the texts of PDF and HTML files.
+        written: documents that `longspan read` wrote, beside those in the folder.
         longest: tokens of a prompt and its answer, which a document has to leave room in; None for no limit.
     """
 
@@ -57,13 +66,14 @@ class Library:
         source: str,
         layout: str,
         prefill_chunk: int,
+        written: Sequence[Path] = (),
         longest: int | None = None,
     ) -> None:
-        self._longest = longest
+        self._longest, self._written = longest, written
         self._root, self._engine, self._model, self._extractor = root, engine, model, extractor
         # A tokenizer keeps options of its last call: one for the thread that encodes, and one for the engine's.
         self._tokenizer, self._tokenizer_of_engine = deepcopy(tokenizer), deepcopy(tokenizer)
-        self._source, self._layout, self._prefill_chunk = source, layout, prefill_chunk
+        self._source, self.layout, self._prefill_chunk = source, layout, prefill_chunk
         self._records: dict[str, DocumentRecord] = {}
         self._lock = Lock()
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="longspan-documents")
@@ -77,14 +87,20 @@ class Library:
                 path.unlink(missing_ok=True)
             elif ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 self._load_record(path)
+        for path in (*written_in(self._root), *map(placed, self._written)):
+            record = record_of(path)
+            if record.folder not in [one.place.resolve() for one in self._records.values()]:
+                self._records[record.id] = record
+                self._read(record)
 
     def _load_record(self, path: Path) -> None:
         try:
-            said = json.loads(files.read(path / META))
+            said = json.loads(files.read(path / RECORD))
             name = str(said["name"]).encode("utf-8", "replace").decode()
             record = DocumentRecord(
-                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path
-            )
+                path.name, name, int(said["created_at"]), int(said["bytes"]), int(said["characters"]), path,
+                layout=str(said.get("layout", self.layout)), system=str(said.get("system", "")),
+            )  # fmt: skip
         except FileNotFoundError:  # its upload was not confirmed yet
             shutil.rmtree(path, ignore_errors=True)
             return
@@ -118,11 +134,14 @@ class Library:
         """The document of an id; None if there is none."""
         return self._records.get(id) if ID.fullmatch(id) else None
 
-    def add(self, name: str, content: BinaryIO, suffix: str = "") -> DocumentRecord:
+    def add(
+        self, name: str, content: BinaryIO, suffix: str = "", *, layout: str | None = None, system: str = ""
+    ) -> DocumentRecord:
         """Add a document, which the engine reads in the background; its text is on the disk when this returns.
 
         Args:
             content: of the file. suffix: of the file's name; .pdf, .html and the like are extracted.
+            layout, system: see ``longspan.read``; the layout of the server unless given.
 
         Raises:
             DocumentError: there is no text in it. OSError: the disk is full.
@@ -139,10 +158,11 @@ class Library:
             path.unlink(missing_ok=True)
         id = f"doc-{token_hex(12)}"
         folder = self._root / id
-        record = DocumentRecord(id, name, int(time.time()), size, len(text), folder)
+        layout = self.layout if layout is None else layout
+        record = DocumentRecord(id, name, int(time.time()), size, len(text), folder, layout, system)
         try:
             folder.mkdir()
-            files.write(folder / _TEXT, text.encode("utf-8"))
+            files.write(folder / TEXT, text.encode("utf-8"))
             record.write()
             files.sync_folder(self._root)
         except BaseException:
@@ -188,108 +208,42 @@ class Library:
         self._preparing.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, record: DocumentRecord) -> None:
-        record.opens = Folder(record.folder / _DOCUMENT).has_document()
-        record.job = job = _ReadingJob(record, self._longest, self._lock)
+        record.opens = not record.own or Folder(record.place).has_document()
+        record.job = job = ReadingJob(record, self._longest, self._lock)
         self._preparing.submit(self._prepare, record, job)
 
-    def _prepare(self, record: DocumentRecord, job: _ReadingJob) -> None:
+    def _prepare(self, record: DocumentRecord, job: ReadingJob) -> None:
         """Encode a text, which takes a while, outside of the engine's thread."""
-        out = record.folder / _DOCUMENT
         try:
             if record.opens:
-                job.opener = lambda: Document.open(out, self._model, self._tokenizer_of_engine)
+                job.opener = partial(self._open, record.place)
             else:
-                text, begun = files.read(record.folder / _TEXT).decode("utf-8"), Folder(out).unfinished()
+                text, begun = files.read(record.folder / TEXT).decode("utf-8"), Folder(record.place).unfinished()
                 # A reading goes on as it began, whatever the server's prefill chunks and the document's name are now.
                 name, prefill_chunk = record.name, self._prefill_chunk
                 if begun is not None:
                     name, prefill_chunk = begun.facts.sources[0].name, begun.facts.prefill_chunk
                 job.steps = begin(
                     self._model, self._tokenizer, [(name, text)],
-                    layout=self._layout, prefill_chunk=prefill_chunk, out=out, source=self._source,
+                    layout=record.layout, system=record.system, prefill_chunk=prefill_chunk, out=record.place,
+                    source=self._source,
                 )  # fmt: skip
         except Exception as error:
             job.fail(error)
             return
         self._engine.read(job)
 
-
-class _ReadingJob:
-    """Reads a text, or opens one that was read; see ``engine.Job``.
-
-    Args:
-        lock: held while a document is deleted.
-    """
-
-    long = True
-
-    def __init__(self, record: DocumentRecord, longest: int | None, lock: Lock) -> None:
-        self._record, self._longest, self._lock = record, longest, lock
-        self.opener: Any = None
-        self.steps: Steps | None = None
-        self.cancelled = False
-        self._began, self._first = 0.0, 0
-
-    def step(self) -> bool:
-        record = self._record
-        if self.opener is not None:
-            document = self.opener()
-            # Their checksums are compared when they are first needed: a damaged document fails here, and no chat by it.
-            _ = document.contents.ids, document.text
-            self._done(document)
-            return False
-        assert self.steps is not None
-        if record.status != "reading":
-            record.status, self._began = "reading", time.perf_counter()
+    def _open(self, place: Path) -> Document:
+        """A document; the error about one of another method says how it is served."""
         try:
-            record.tokens_read, record.tokens = next(self.steps)
-        except StopIteration as end:
-            self._done(end.value)
-            return False
-        if self._longest is not None and record.tokens >= self._longest:
-            self.steps.close()
-            raise LongspanError(
-                f"it has {record.tokens:,} tokens, but prompt and answer may have at most {self._longest:,} together, "
-                "so no question about it could be answered"
-            )
-        if not self._first:
-            self._first, self._began = record.tokens_read, time.perf_counter()  # an earlier process read some of it
-        else:
-            record.rate = (record.tokens_read - self._first) / (time.perf_counter() - self._began)
-        return True
-
-    def _done(self, document: Document) -> None:
-        record = self._record
-        with self._lock:
-            record.tokens = record.tokens_read = document.tokens
-            if not self.cancelled:
-                record.document, record.status = document, "ready"
-                with suppress(OSError):  # the document has its own
-                    (record.folder / _TEXT).unlink(missing_ok=True)
-            record.job = None
-        self._clear()
-
-    def close(self) -> None:
-        if self.steps is not None:
-            self.steps.close()
-        self._clear()
-
-    def _clear(self) -> None:
-        """Remove the folder where a step that began before the document was deleted made it again."""
-        if self.cancelled:
-            shutil.rmtree(self._record.folder, ignore_errors=True)
-
-    def fail(self, error: Exception) -> None:
-        record = self._record
-        with self._lock:  # a deletion moves the folder away, which may be the error, and then cancels
-            cancelled, record.job = self.cancelled, None
-        if cancelled:
-            self._clear()
-            return
-        expected = isinstance(error, (LongspanError, OSError))
-        log.error("%s cannot be read: %s", record.id, error, exc_info=None if expected else error)
-        # The reading stays as it is, and is tried again at the next start, which may have another model or more room.
-        record.status, record.error = "failed", one_line(error)
+            return Document.open(place, self._model, self._tokenizer_of_engine)
+        except DocumentError as error:
+            way_out = ""
+            with suppress(OSError, DocumentError):
+                method = method_of(Folder(place).manifest().facts)
+                if method != attached(self._model).attender.method:
+                    way_out = f"\n`longspan serve --method {written(method)}` opens it"
+            raise DocumentError(f"{error}{way_out}") from None
 
 
 def _plain_text(upload: Path) -> str:

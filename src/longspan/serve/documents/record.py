@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from longspan import files
 from longspan.documents import Document
+from longspan.documents.folder import RECORD, SERVED
 from longspan.serve.engine import Job
 
-META = "meta.json"
+_WRITTEN = ("name", "created_at", "bytes", "characters", "layout", "system")
 
 Status = Literal["queued", "reading", "ready", "failed"]
 
@@ -23,6 +24,8 @@ class DocumentRecord:
     Attributes:
         bytes: of the file. characters: of its text. tokens: of the document, None until they are counted.
         tokens_read: that are kept. rate: tokens a second of this process; None until there is one.
+        own: whether the server read it, and may change and delete its folder.
+        layout, system: what it is read in; see ``longspan.read``.
         document: when it is ready. job: what reads it, or opens what an earlier process read (``opens``).
     """
 
@@ -32,6 +35,8 @@ class DocumentRecord:
     bytes: int
     characters: int
     folder: Path
+    layout: str = "auto"
+    system: str = ""
     status: Status = "queued"
     tokens: int | None = None
     tokens_read: int = 0
@@ -39,7 +44,13 @@ class DocumentRecord:
     error: str | None = None
     document: Document | None = None
     opens: bool = False
+    own: bool = True
     job: Job | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> Path:
+        """Where the document itself lies."""
+        return self.folder / SERVED if self.own else self.folder
 
     def as_plain(self) -> dict[str, Any]:
         """The API's object."""
@@ -50,10 +61,10 @@ class DocumentRecord:
             "id": self.id, "object": "document", "name": self.name, "status": self.status,
             "created_at": self.created_at, "bytes": self.bytes, "characters": self.characters, "tokens": self.tokens,
             "tokens_read": self.tokens_read, "tokens_per_second": self.rate and round(self.rate, 3),
-            "seconds_left": left, "error": self.error,
+            "seconds_left": left, "error": self.error, "own": self.own,
         }  # fmt: skip
 
     def write(self) -> None:
-        """Write ``meta.json``."""
-        said = {name: getattr(self, name) for name in ("name", "created_at", "bytes", "characters")}
-        files.write(self.folder / META, json.dumps(said, indent=1), follow=False)
+        """Write ``meta.json``, for a document that is the server's own."""
+        said = {name: getattr(self, name) for name in _WRITTEN}
+        files.write(self.folder / RECORD, json.dumps(said, indent=1), follow=False)

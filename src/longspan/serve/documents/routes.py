@@ -14,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse
 from starlette.datastructures import FormData
 
+from longspan.documents.layout import find_layout
 from longspan.errors import DocumentError
 from longspan.serve.documents.library import LONGEST_NAME
 from longspan.serve.documents.record import DocumentRecord
@@ -23,6 +24,7 @@ from longspan.serve.schema import Rename
 from longspan.text.extract import is_plain
 
 _POLL_SECONDS = 0.2  # between two events of progress
+_LONGEST_LAYOUT = 65_536  # characters, of a layout and of a system prompt
 _MAX_CHARACTERS = 1_000_000  # of a text in one response
 
 
@@ -35,6 +37,8 @@ def routes(host: Host) -> APIRouter:
         request: Request,
         file: UploadFile,
         name: Annotated[str | None, Form(min_length=1, max_length=LONGEST_NAME)] = None,
+        layout: Annotated[str | None, Form(max_length=_LONGEST_LAYOUT)] = None,
+        system: Annotated[str, Form(max_length=_LONGEST_LAYOUT)] = "",
     ) -> dict[str, Any]:
         _refuse_others(await request.form())
         if host.draining:
@@ -45,7 +49,14 @@ def routes(host: Host) -> APIRouter:
         given = file.filename or "document"
         if any("\ud800" <= c <= "\udfff" for c in name or given):
             raise ApiError(400, "the name has half of a surrogate pair, which is not a character", param="name")
-        add = partial(host.library.add, name or given[:LONGEST_NAME], file.file, Path(given).suffix)
+        layout = host.library.layout if layout is None else layout
+        try:
+            find_layout(host.tokenizer, layout, system)
+        except DocumentError as error:
+            raise ApiError(400, str(error), param="system" if system else "layout") from None
+        add = partial(
+            host.library.add, name or given[:LONGEST_NAME], file.file, Path(given).suffix, layout=layout, system=system
+        )
         try:
             if is_plain(Path(given)):
                 record = await run_in_threadpool(add)
@@ -69,7 +80,7 @@ def routes(host: Host) -> APIRouter:
 
     @router.patch("/{id}")
     async def rename(id: str, to: Rename) -> dict[str, Any]:
-        record = host.record(id)
+        record = _own(host, id)
         try:
             await run_in_threadpool(host.library.rename, record, to.name)
         except OSError as error:
@@ -78,7 +89,7 @@ def routes(host: Host) -> APIRouter:
 
     @router.delete("/{id}")
     async def delete(id: str) -> dict[str, Any]:
-        record = host.record(id)
+        record = _own(host, id)
         document = record.document
         try:
             await run_in_threadpool(host.library.delete, record)
@@ -108,6 +119,21 @@ def routes(host: Host) -> APIRouter:
     return router
 
 
+def _own(host: Host, id: str) -> DocumentRecord:
+    """A document that may be changed.
+
+    Raises:
+        ApiError: 404, there is none; 409, the server did not write it.
+    """
+    record = host.record(id)
+    if not record.own:
+        raise ApiError(
+            409, "the server does not change or delete what `longspan read` wrote; rename or delete its folder, and "
+            "start the server again", code="document_not_own",
+        )  # fmt: skip
+    return record
+
+
 def _refuse_others(form: FormData) -> None:
     """Refuse fields of which nothing would be made.
 
@@ -116,7 +142,7 @@ def _refuse_others(form: FormData) -> None:
     """
     given = [field for field, _ in form.multi_items()]
     for field in given:
-        if field not in ("file", "name"):
+        if field not in ("file", "name", "layout", "system"):
             raise ApiError(400, f"unknown field {field[:80]!r}", param=field[:80], code="unknown_parameter")
         if given.count(field) > 1:
             raise ApiError(400, f"there is more than one {field}; send a request for each file", param=field)
