@@ -96,7 +96,7 @@ def test_out_of_memory(run, folder, monkeypatch):
     def fails(*args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 GiB")
 
-    monkeypatch.setattr("longspan.text.detokenize.TokenStreamer", fails)
+    monkeypatch.setattr("longspan.documents.writing.TokenStreamer", fails)
     ran = run("generate", "--model", folder, "--prompt", "x")
     assert ran.code == 1 and ran.err.splitlines()[-1].startswith("longspan: error: out of memory")
 
@@ -107,7 +107,7 @@ def test_faults_of_our_own_are_not_hidden(folder, monkeypatch):
     def fails(*args, **kwargs):
         raise KeyError("a fault in the program")
 
-    monkeypatch.setattr("longspan.text.detokenize.TokenStreamer", fails)
+    monkeypatch.setattr("longspan.documents.writing.TokenStreamer", fails)
     with pytest.raises(KeyError):
         main(["generate", "--model", str(folder), "--prompt", "x"])
 

@@ -39,7 +39,7 @@ def checked_on_facts(document: Document, console: Console, quiet: bool) -> list[
         better = next((one for one in others if one.found), None)
         tried = " and ".join(one.method for one in others)
         words += (
-            f"{better.method} finds {better.found}: read the text again with --method {better.method}"
+            f"{better.method} finds {better.found}: read the text into a new folder with --method {better.method}"
             if better is not None
             else f"neither do {tried}, so this model may be too small for questions about a text"
         )

@@ -85,7 +85,7 @@ class Writing:
         if self._tell is not None:
             self._tell(text)
 
-    def put(self, value: Tensor) -> None:
+    def put(self, value: Any) -> None:
         if self._streamer is not None:
             self._streamer.put(value)
 
