@@ -70,6 +70,7 @@ def test_any_tokens(name):
     @settings(max_examples=600, deadline=None)
     @given(st.lists(st.integers(0, SIZES[name] - 1 + special), max_size=40))
     @example([3] * 40)
+    @example([5, 1, 1, 13, 0, 1, 1])  # of byte level, a token that ends a character and begins another
     @example([0, 1, *[SIZES[name]] * 20, 2])
     def each(ids):
         assert "".join(texts(TOKENIZERS[name], ids)) == whole(name, ids)

@@ -64,6 +64,10 @@ class IncrementalDetokenizer:
             end = self._decode(held[begin:])
             if end and not end.endswith(_DAMAGED):  # whole characters, which damaged bytes before them spoil
                 return self._decode(held[:begin]) + end, _Window(held[begin:], end, end, len(held) - begin)
+        if (whole := new.rstrip(_DAMAGED)) and text.startswith(window.told):  # its last token begins another character
+            told = window.told + whole
+            last = next(n for n in range(len(tokens)) if self._decode(tokens[: n + 1]).startswith(told))
+            return whole, _Window(tokens, text, told, last)
         if len(held) <= _HELD:
             return "", window._replace(tokens=tokens, text=text)
         if not text.startswith(window.told):
