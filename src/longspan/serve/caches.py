@@ -23,7 +23,7 @@ from longspan.documents.encoded import InMemory
 from longspan.documents.reading import Unnamed, keep_cache
 from longspan.documents.segments import size_of, write_at
 from longspan.documents.state import State, state_bytes, state_from
-from longspan.errors import LongspanError
+from longspan.errors import DocumentError, LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.machine.parts import read_into
 from longspan.memory.segments import mappings, most_mappings
@@ -213,6 +213,8 @@ class Caches:
         contents = Contents() if one.document is None else one.document.contents
         base, total = replace(contents, encoded=InMemory()), len(one)  # the conversation has its tokens itself
         try:
+            if base.kv != "exact":
+                raise DocumentError("its document is in int8, and what it has computed itself is exact")
             storage = keep_cache(base, one.storage.cache, total, total, Unnamed(self._directory))
             storage = _without_state(storage)
         except (LongspanError, OSError) as error:

@@ -61,7 +61,7 @@ class GeneralStep:
                 inside = rope.with_table(self._tables.angles(layer.rope.table, 0, span))
                 selector = self._chooser.selector_in(store, layer.number, layer.rope)
                 selector.extend(paired_q, paired_k, v, pads, inside, layer.scale)
-        keys, values = (new_keys, v) if store is None else (store.keys, store.values)
+        *keys, values = (*new_keys, v) if store is None else cast(list[Tensor], store.lying)
         return self._attend(paired_q, keys, values, store, rope, layer, span)
 
     def _attend(
@@ -122,7 +122,7 @@ class GeneralStep:
         self, keys: list[Tensor], values: Tensor, store: KVStore | None, base: int
     ) -> tuple[list[Tensor], Tensor]:
         """Keys and values for a kernel that reads ranges of them on the queries' device."""
-        if store is None or not store.offloaded:
+        if store is None or not store.brought:
             return keys, values
         every, streams = slice(0, values.shape[0]), [*range(len(keys)), None]
         *fetched, fetched_values = (cast(Tensor, Fetched(store, n, every, base)) for n in streams)

@@ -115,6 +115,8 @@ class TokenStep:
         """Memory for a store's next token and the kernels that take it in, or why C cannot."""
         slot = store.reserve_one()
         if slot is None:
+            if store.coded:
+                return "keys and values are kept in int8"
             if store.offloaded:
                 return f"keys and values are on tier {store.tier!r}"
             return "the token needs memory elsewhere" if store.length else "the store is empty"
