@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longspan.deferred import torch
-from longspan.documents.manifest import Segment, Stream, StreamSpan
+from longspan.documents.manifest import SCALES, Segment, Stream, StreamSpan
 from longspan.errors import DocumentError
 from longspan.machine.parts import ALIGN, Part, read_into, unit
 
@@ -150,6 +150,7 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *
         known = stream.dtype in _BYTES and (not stream.stands_for or stream.stands_for in _FLOATS)
         if not sized or not known:
             raise DocumentError(f"layer {stream.layer}, {stream.name}: no stream has this size and type: {stream}")
+    _check_scales(streams)
     at, entries = 0, [0] * len(streams)
     for n, segment in enumerate(segments):
         open_end = unfinished and segment is segments[-1] and segment.stop <= segment.room <= tokens
@@ -169,6 +170,18 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *
         at = segment.stop
     if at > tokens or (at < tokens and not unfinished):
         raise DocumentError(f"its segments hold {at} tokens, and it has {tokens}")
+
+
+def _check_scales(streams: Sequence[Stream]) -> None:
+    by_name = {(one.layer, one.name): one for one in streams}
+    for stream in streams:
+        if not stream.stands_for:
+            continue
+        scales = by_name.get((stream.layer, stream.name + SCALES))
+        width = stream.width if stream.name.startswith("keys") else 1
+        found = scales is not None and (scales.heads, scales.width, scales.dtype) == (stream.heads, width, "float32")
+        if stream.dtype != "int8" or not found:
+            raise DocumentError(f"layer {stream.layer}, {stream.name}: it has no scales of its size and type: {stream}")
 
 
 def _first(stream: Stream, span: StreamSpan) -> int:
