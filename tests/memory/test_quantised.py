@@ -91,10 +91,24 @@ def appended(stores, tokens, seed=5):
 def test_tokens_go_behind_codes_and_stay_exact(both):
     coded, plain = both
     assert coded.coded and coded.brought and not coded.offloaded and not plain.brought
-    assert coded.reserve_one() is None and plain.reserve_one() is not None
     for tokens in (1, 1, 300, 7):
         appended(both, tokens, tokens)
         alike(coded, plain)
+
+
+def test_tokens_that_a_kernel_writes(both):
+    coded, plain = both
+    for n in range(70):  # beyond the memory that there is at first
+        places, x = [store.reserve_one().place for store in both], torch.randn(1, HEADS, SIZE)
+        assert places == [LENGTH + n] * 2
+        for tail, whole in zip(coded.tails, plain.allocated, strict=True):
+            tail[:, :, n], whole[:, :, LENGTH + n] = x, x
+        for store in both:
+            store.commit_one()
+    alike(coded, plain)
+    appended(both, 3)
+    alike(coded, plain)
+    assert coded.mirror is not None
 
 
 @pytest.mark.parametrize("drop", [3, 40, 45, 100])

@@ -13,7 +13,7 @@ from longspan.memory.buffer import Buffer, Tier, check_tier, refuse_unlike
 from longspan.memory.mapped import Kind, TokenBlock
 from longspan.memory.mirror import Mirror
 from longspan.memory.protocols import KeyIndex, Placement, Slot
-from longspan.memory.quantised import Coded, Quantised
+from longspan.memory.quantised import Coded, Codes, Quantised
 from longspan.memory.spill import Spill
 
 
@@ -102,6 +102,20 @@ class KVStore:
         return self._buffers[-1].first(self.length)
 
     @property
+    def codes(self) -> list[Codes] | None:
+        """The tokens in int8 of each rotation of the keys, then of the values; None unless ``coded``."""
+        blocks = [buffer.reserved for buffer in self._buffers]
+        found = [one.coded for one in blocks if isinstance(one, Quantised)]
+        return found if self.coded else None
+
+    @property
+    def tails(self) -> list[Tensor]:
+        """The memory behind those, ``[1, Hkv, capacity - N, D]``, where the store is ``coded``."""
+        blocks = [buffer.reserved for buffer in self._buffers]
+        room = min((one.capacity - one.count for one in blocks if isinstance(one, Quantised)), default=0)
+        return [one.tail(room) for one in blocks if isinstance(one, Quantised)]
+
+    @property
     def rotations(self) -> int:
         """How many rotations of the keys it holds."""
         return max(len(self._buffers) - 1, 0)
@@ -144,7 +158,7 @@ class KVStore:
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)
         mirror = self.mirror
-        if mirror is None and buffers[0].offloaded:
+        if mirror is None and (buffers[0].offloaded or buffers[0].coded):
             mirror = self._mirror_of(buffers) if self.length else Mirror(self.window)
         if mirror is not None:
             mirror.append(new)
@@ -154,7 +168,7 @@ class KVStore:
     def reserve_one(self) -> Slot | None:
         """Memory for the next token; None if it takes more than writing it there, by the index too."""
         kept_at, completes = 0, False
-        if not self.length or self.coded or (self.tier != "device" and self.offloaded):
+        if not self.length or (self.tier != "device" and self.offloaded):
             return None
         self._buffers[0].reserved.check_process()
         if self.index is not None:
@@ -175,6 +189,7 @@ class KVStore:
         self.length += 1
         if self.index is not None:
             self.index.commit_one()
+        self.mirror = None  # it has not seen the token
 
     def reserve(self, tokens: int) -> None:
         """Have room for ``tokens`` in all, so that appending up to there moves nothing; the store is not empty.

@@ -103,6 +103,17 @@ class Quantised(TokenBlock):
         return self._tail.device
 
     @property
+    def coded(self) -> Codes:
+        """The first ``count`` tokens."""
+        rows = None if self.codes.rows is None else self.codes.rows[: self.count]
+        scales = self.codes.scales if rows is not None else self.codes.scales[:, :, : self.count]
+        return Codes(self.codes.codes[:, :, : self.count], scales, rows)
+
+    def tail(self, tokens: int) -> Tensor:
+        """Memory of so many tokens behind them."""
+        return self._tail.tensor[:, :, :tokens]
+
+    @property
     def nbytes(self) -> int:
         return self.codes.codes.nbytes + self.codes.scales.nbytes + self._tail.nbytes
 
