@@ -200,7 +200,8 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="write the table of docs/documents.md from the results")
     args = parser.parse_args()
     if args.docs:
-        found = {name: json.loads((args.out / f"{name}.json").read_text()) for name in METHODS}
+        files = {name: args.out / f"{name}.json" for name in METHODS}
+        found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
         DOCS.write_text(between(DOCS.read_text(), MARKS, table(found)))
         return 0
     if args.texts is None:
