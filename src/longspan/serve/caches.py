@@ -118,7 +118,10 @@ class Caches:
             if prefix is not None:
                 return prefix
         if document is not None:
-            return PrefixCache(document.cache(), document.tokens, document, self.mapped(document.tokens))
+            cache = document.cache()
+            # Of a document in int8 some methods need a copy that is not.
+            copied = document.contents.kv != "exact" and not any(store.coded for store in cache.stores)
+            return PrefixCache(cache, document.tokens, document, 0 if copied else self.mapped(document.tokens))
         return PrefixCache(self._attachment.new_cache(), 0)
 
     def _continue(self, one: _CachedConversation, tokens: int, least: int) -> PrefixCache | None:
