@@ -29,7 +29,7 @@ class Fetched:
         return Fetched(self._store, self._stream, slice(at, at + 1), self._first)
 
     def double(self) -> Tensor:
-        """All of it in fp64, for what computes by definition."""
+        """All of it in fp64, ``[B, H, n, D]``, for what computes by definition."""
         return self[:, :, :].double()
 
     def __getitem__(self, key: tuple[slice, slice, slice]) -> Tensor:

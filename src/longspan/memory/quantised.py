@@ -192,7 +192,7 @@ class Coded:
 
 
 def exact(x: Any) -> Tensor:
-    """``x``, dequantised if it stands for tokens that are codes."""
+    """``x`` ``[B, H, n, D]``, dequantised if it stands for tokens that are codes."""
     return x.exact() if isinstance(x, Coded) else x
 
 
