@@ -27,6 +27,19 @@ def test_append(run, folder, book, document, tmp_path, named):
     assert json.loads(run("documents", tmp_path, "--json").out)["documents"][0]["tokens"] > before
 
 
+def test_int8(run, folder, book, tmp_path):
+    (tmp_path / "more.txt").write_text("The narrator is called Ishmael. " * 9)
+    out = tmp_path / "book.longspan"
+    ran = run("read", book, "--model", folder, "--kv", "int8", "--out", out)
+    assert ran.code == 0, ran.err
+    assert json.loads((out / "manifest.json").read_text())["facts"]["kv"] == "int8"
+    refused(run("read", tmp_path / "more.txt", "--kv", "int8", "--out", out, "--append"), "leave out --kv")
+    refused(run("read", book, "--model", folder, "--out", out), "kv (int8, now exact)")
+    assert run("read", tmp_path / "more.txt", "--out", out, "--append").code == 0
+    ran = run("ask", out, "Who?", "--verify", "--max-new-tokens", "2")
+    assert ran.code == 0, ran.err
+
+
 def test_an_append_that_is_done_again_appends_nothing(run, folder, document, tmp_path):
     (tmp_path / "more.txt").write_text("The narrator is called Ishmael. " * 9)
     args = ["read", tmp_path / "more.txt", "--model", folder, "--out", document, "--append"]

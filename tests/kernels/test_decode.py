@@ -9,6 +9,7 @@ import torch
 
 from longspan.kernels import cpu
 from longspan.kernels.decode import BandRange, ChosenPositions, DecodeKernel, DecodeReference, ScoreSpec
+from longspan.memory.quantised import Codes
 from support.cases import HEAD, ROPES
 from support.jobs import DTYPES, choice, random
 
@@ -101,9 +102,39 @@ def test_values_of_another_size():
     check("means", torch.float32, dv=24)
 
 
-def check(kind, dtype, rope="half-all", dv=HEAD, **changes):
+CODED = 50  # the first tokens, and where a band and a chosen unit go on to exact ones
+
+
+def in_int8(kind, dtype, rope, dv):
+    """``memory`` whose first tokens are in int8: those of keys by blocks of 7 tokens, of values by token."""
+    whole, g = memory(kind, dtype, rope, dv), torch.Generator().manual_seed(11)
+    codes = []
+    for n, x in enumerate((*whole["keys"], whole["values"])):
+        own = torch.randint(-127, 128, (BATCH, KV_HEADS, CODED, x.shape[3]), generator=g, dtype=torch.int8)
+        rows = None if n == 2 else torch.arange(CODED) // 7
+        shape = BATCH, KV_HEADS, CODED if rows is None else 8, 1 if rows is None else x.shape[3]
+        codes.append(Codes(own, torch.rand(shape, generator=g) / 64, rows))
+    keys, values = ([x[:, :, CODED:].contiguous() for x in whole["keys"]], whole["values"][:, :, CODED:].contiguous())
+    return whole | {"keys": keys, "values": values, "codes": codes}
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("kind", SCORINGS)
+@pytest.mark.parametrize("dv", [HEAD, 24])
+def test_tokens_in_int8(kind, dtype, dv):
+    check(kind, dtype, dv=dv, make=in_int8)
+
+
+def test_a_token_in_int8_is_not_written():
+    ours = in_int8("none", torch.float32, ROPES["half-all"](), HEAD)
+    q, k, v = (random(BATCH, h, 1, HEAD, dtype=torch.float32, seed=1) for h in (HEADS, KV_HEADS, KV_HEADS))
+    with pytest.raises(ValueError, match="in int8"):
+        DecodeKernel(**ours)(q, k, v, at=CODED - 1, row=0, kept=0, stop=0, seen=1)
+
+
+def check(kind, dtype, rope="half-all", dv=HEAD, make=memory, **changes):
     rope = ROPES[rope]()
-    ours, truth = (memory(kind, dtype, rope, dv) | changes for _ in range(2))
+    ours, truth = (make(kind, dtype, rope, dv) | changes for _ in range(2))
     kernel, reference = DecodeKernel(**ours), DecodeReference(**truth)
     eps = torch.finfo(dtype).eps
     units = ours["scoring"] is not None and ours["scoring"].size > 1

@@ -407,6 +407,25 @@ def test_tokens_of_a_document_are_not_compared_again_for_each_conversation(bundl
     assert first == document.tokens and last < document.tokens + 500
 
 
+@pytest.mark.parametrize(("method", "copied"), [("dca", True), ("longheads:score=bounds", False)])
+def test_a_document_in_int8(bundled, book, tmp_path, caplog, method, copied):
+    """What was said about it is exact, and goes to no file in int8; a copy of it counts as memory."""
+    model, tokenizer = bundled
+    longspan.extend(model, method)
+    document = longspan.read(model, tokenizer, book, kv="int8")
+    for memory, kept in ((2**30, 1), (0, 0)):
+        caches = Caches(model, memory=memory, directory=tmp_path, disk=2**30)
+        ids = document.prompt("One?")
+        taken = caches.take(ids, [document])
+        assert taken.document is document and taken.mapped == (0 if copied else document.tokens)
+        with torch.inference_mode():
+            model(input_ids=ids[None, taken.tokens :], past_key_values=taken.cache, use_cache=True)
+        taken.tokens = len(ids)
+        caches.keep(ids, taken)
+        assert len(caches) == kept
+    assert "its document is in int8" in caplog.text
+
+
 def test_a_folder_that_cannot_be_written_to_is_said(start, tmp_path, caplog):
     place = tmp_path / "kv"
     place.mkdir()

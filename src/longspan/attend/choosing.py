@@ -19,6 +19,7 @@ from longspan.choosing.selector import SCORES_AT_ONCE, Chosen, Selector
 from longspan.errors import AttachError
 from longspan.kernels.dispatch import Impl, considered
 from longspan.kernels.gathered import gather_into
+from longspan.kernels.gpu import tiles
 from longspan.kernels.gpu.launch import unsupported_scale
 from longspan.memory import KVStore
 from longspan.methods import Method
@@ -110,6 +111,8 @@ class Chooser:
 
     def _together(self, out: Tensor, lse: Tensor, queries: QueryBlock, selector: Selector) -> Impl | None:
         """Which implementation runs several of the query chunks at once; None if each goes by itself."""
+        if tiles.offloaded(queries.keys):
+            return None
         if selector.across is not None:  # how many go together depends on the machine, and all ranks sum as often
             return None
         given = queries.q, queries.keys, queries.values

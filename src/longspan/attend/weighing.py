@@ -55,7 +55,7 @@ class GroupWeights:
 
     def _indicators(self, first: int, stop: int, store: KVStore, dtype: torch.dtype) -> Tensor:
         """``[N, stop - first]``: 1 where a key is of a group."""
-        device = store.values.device
+        device = store.lying[-1].device
         key = first, store.length, dtype, device
         if self._values is None or self._values[0] != key:  # the layers share them if all groups go at once
             values = torch.zeros(store.length, stop - first, dtype=dtype)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -33,18 +33,9 @@ RETOLD = 30.0  # seconds from one line about the progress to the next, in a log
 
 # Options that an append takes from its document.
 _OF_READING = (
-    "method",
-    "window",
-    "settings",
-    "angles",
-    "calibration",
-    "layout",
-    "system",
-    "prefill_chunk",
-    "text",
-    "kv_dir",
-    "check",
-)
+    "method", "window", "settings", "angles", "calibration", "layout", "system", "prefill_chunk", "kv", "text",
+    "kv_dir", "check",
+)  # fmt: skip
 
 
 @options.examples(
@@ -82,6 +73,10 @@ def read(
     prefill_chunk: Annotated[
         int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)
     ] = 4096,
+    kv: Annotated[
+        Literal["exact", "int8"],
+        typer.Option(help="How keys and values are saved: exact, or in int8, at half the size of bf16."),
+    ] = "exact",
     text: Annotated[bool, typer.Option(help="Save the text with the document, which --passages of ask needs.")] = True,
     extract_seconds: Annotated[
         float, typer.Option(help="The time limit in seconds to extract the text of a PDF or HTML file.", min=1)
@@ -157,6 +152,7 @@ def read(
                         kv_tier=kv_tier,  # type: ignore[arg-type]  # checked by extend
                         kv_dir=kv_dir,
                         keep_text=text,
+                        kv=kv,
                         out=out,
                         source=origin(model),
                         done=done,

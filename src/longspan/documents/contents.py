@@ -36,6 +36,7 @@ class Contents:
         encoded: the tokens and the text. sources: which characters came from where.
         streams, segments: what was kept of the tokens. data: the open file of each segment.
         state: what is small.
+        kv: ``exact``, or ``int8`` if keys and values are kept in int8.
     """
 
     encoded: Encoded = field(default_factory=InMemory)
@@ -44,6 +45,7 @@ class Contents:
     segments: tuple[Segment, ...] = ()
     data: tuple[Any, ...] = ()
     state: State = field(default_factory=State)
+    kv: str = "exact"
 
     @property
     def length(self) -> int:
@@ -80,7 +82,8 @@ class Contents:
     def cache(self, model: PreTrainedModel, attachment: Attachment) -> LongspanCache:
         """A cache that holds these tokens and belongs to whoever asks for it; see ``check_files``."""
         self.check_files()
-        return new_cache(attachment, model.device, self.streams, self.parts(), self.state, self.tokens)
+        laid = self.streams, self.parts(), self.segments
+        return new_cache(attachment, model.device, *laid, self.state, self.tokens)
 
     def close(self) -> None:
         """Close the files; nothing can be answered from them then."""

@@ -77,6 +77,7 @@ def facts_of(
         calibration_sha256="" if calibration is None else calibration.maps_sha256,
         machine=fingerprint.machine_of(model, attachment.report),
         prefill_chunk=prefill_chunk,
+        kv=contents.kv,
         layout=layout,
         keeps_text=contents.encoded.keeps_text,
         sources=contents.sources,

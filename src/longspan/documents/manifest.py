@@ -13,8 +13,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from longspan.errors import MOST as MOST_TOKENS
 from longspan.errors import DocumentError
 
-FORMAT = 3
+FORMAT = 4
 ENTRIES = "entries"  # the stream of an index, which has other entries than tokens
+SCALES = " scales"  # after the name of a stream in int8: what its numbers are multiplied by
+KV = "exact", "int8"  # how keys and values are kept
 MOST = 2**48  # of anything that is counted
 _SUM = "sha256"  # the key of the checksum of all others
 LONGEST = 20_000_000  # bytes of a manifest
@@ -26,7 +28,9 @@ class Stream:
 
     Attributes:
         name: ``keys 0``, ``keys 1``, ... for each stored rotation, ``values``, ``entries`` of the method's index,
-            ``stock keys`` and ``stock values`` of a layer that the method is not attached to.
+            ``stock keys`` and ``stock values`` of a layer that the method is not attached to. Beside a stream in int8
+            there is one of its scales: of values for each token, of keys for each block of 64 tokens.
+        stands_for: the dtype that numbers in int8 are dequantised to; empty of numbers that are kept as they are.
     """
 
     layer: int
@@ -34,6 +38,12 @@ class Stream:
     heads: int
     width: int
     dtype: str
+    stands_for: str = ""
+
+    @property
+    def by_token(self) -> bool:
+        """Whether every token has an entry."""
+        return self.name != ENTRIES and not (self.name.startswith("keys") and self.name.endswith(SCALES))
 
 
 @dataclass(frozen=True)
@@ -143,6 +153,7 @@ class Facts:
         calibration_sha256: of the maps that scores are reduced by; empty if there are none.
         machine: what computes it: processor, library and kernels.
         prefill_chunk: tokens that are read at a time.
+        kv: ``exact``, or ``int8`` if keys and values are kept in int8.
         layout: what stands around the text.
         keeps_text: whether the text is there.
         sources: where the text came from.
@@ -165,6 +176,7 @@ class Facts:
     calibration_sha256: str
     machine: str
     prefill_chunk: int
+    kv: str
     layout: Layout
     keeps_text: bool
     sources: tuple[Source, ...]
@@ -229,6 +241,8 @@ def _check_values(facts: Facts) -> None:
     for name, value in (("prefill_chunk", facts.prefill_chunk), ("window", facts.window)):
         if not 1 <= value <= MOST_TOKENS:
             raise DocumentError(f"its manifest.facts.{name} is {_shown(value)}, which is invalid")
+    if facts.kv not in KV:
+        raise DocumentError(f"its manifest.facts.kv is {_shown(facts.kv)}, which is none of {', '.join(KV)}")
     end = 0
     for n, one in enumerate(facts.sources):
         if not end <= one.start <= one.stop:

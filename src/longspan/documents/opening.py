@@ -60,7 +60,8 @@ def _contents(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
     with ExitStack() as opened:  # closed if anything is refused
         data, encoded, state = opened_files(folder, manifest, state_from, opened, verify=verify)
         opened.pop_all()
-    return Contents(encoded, manifest.facts.sources, manifest.streams, manifest.segments, data, state)
+    facts = manifest.facts
+    return Contents(encoded, facts.sources, manifest.streams, manifest.segments, data, state, facts.kv)
 
 
 def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str) -> None:

@@ -21,7 +21,7 @@ from longspan.documents.encoded import InMemory
 from longspan.documents.facts import difference, facts_of, layout_for
 from longspan.documents.folder import Folder
 from longspan.documents.layout import check_tokenizer, head_of
-from longspan.documents.manifest import Facts
+from longspan.documents.manifest import KV, Facts
 from longspan.documents.reading import PREFILL_CHUNK, Done, Unnamed, prefill_chunks
 from longspan.documents.saving import write_rest
 from longspan.documents.streams import refuse_layers
@@ -31,6 +31,7 @@ from longspan.hf import extend, restore
 from longspan.hf.attach import attachment_of
 from longspan.hf.hooks import Attachment
 from longspan.memory import KVTier
+from longspan.memory.quantised import BLOCK
 from longspan.methods import Method
 from longspan.methods.parse import written
 from longspan.model.auto import in_short_chunks
@@ -56,6 +57,7 @@ def read(
     system: str = "",
     prefill_chunk: int = PREFILL_CHUNK,
     keep_text: bool = True,
+    kv: str = "exact",
     out: str | os.PathLike[str] | None = None,
     source: str | None = None,
     done: Done | None = None,
@@ -81,6 +83,9 @@ def read(
         system: a system prompt, which the chat template puts before the text; none if empty.
         prefill_chunk: tokens that are read at a time.
         keep_text: whether the text itself is kept too, so that passages of it can be shown.
+        kv: ``"exact"``, or ``"int8"`` to keep keys and values in int8, at half the size of bf16: each number is off by
+            at most 1/254 of the largest of its channel in 64 tokens (keys) or of its token and head (values). The
+            method's index and the tokens of a question are exact.
         out: the folder to keep it in from the first prefill chunk on. A reading that was broken off there goes on from
             its last whole prefill chunk; one that is done is opened.
         source: what `longspan ask` loads the model from; where this one was loaded from unless given.
@@ -95,7 +100,7 @@ def read(
     steps = begin(
         model, tokenizer, text,
         method=method, window=window, calibration=calibration, kv_tier=kv_tier, kv_dir=kv_dir, length=length,
-        layout=layout, system=system, prefill_chunk=prefill_chunk, keep_text=keep_text, out=out, source=source,
+        layout=layout, system=system, prefill_chunk=prefill_chunk, keep_text=keep_text, kv=kv, out=out, source=source,
     )  # fmt: skip
     with closing(steps):  # if ``done`` raises: what holds its traceback is not to hold the folder
         while True:
@@ -127,6 +132,7 @@ def begin(
     system: str = "",
     prefill_chunk: int = PREFILL_CHUNK,
     keep_text: bool = True,
+    kv: str = "exact",
     out: str | os.PathLike[str] | None = None,
     source: str | None = None,
 ) -> Steps:
@@ -137,6 +143,7 @@ def begin(
     model = runnable(model)
     check_tokenizer(tokenizer)
     prefill_chunk = check_count("prefill_chunk", prefill_chunk)
+    _check_kv(kv, prefill_chunk)
     if source is not None:
         check_name(source)
     texts = _texts(text)
@@ -144,7 +151,7 @@ def begin(
         raise DocumentError("the text is empty, so there is nothing to read")
     chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out), system)
     head = head_of(tokenizer, chosen_layout)
-    contents = _encoded(tokenizer, texts, head, keep_text)
+    contents = _encoded(tokenizer, texts, head, keep_text, kv)
     check_tokens(model, contents.ids[0 if contents.length > len(head) else len(head) :])
     options = {"window": window, "calibration": calibration, "kv_tier": kv_tier, "kv_dir": kv_dir, "length": length}
     document = partial(Document, model, tokenizer, layout=chosen_layout, prefill_chunk=prefill_chunk)
@@ -223,6 +230,16 @@ def _steps(
     return document(contents, source=facts.source, saved=(str(folder), manifest))
 
 
+def _check_kv(kv: str, prefill_chunk: int) -> None:
+    if kv not in KV:
+        raise DocumentError(f"kv must be one of {', '.join(KV)}, not {kv!r:.80}")
+    if kv == "int8" and prefill_chunk % BLOCK:
+        raise DocumentError(
+            f"kv='int8' keeps keys in blocks of {BLOCK} tokens, and prefill_chunk={prefill_chunk} would cut one; "
+            f"give a multiple of {BLOCK}"
+        )
+
+
 def _texts(text: Any) -> list[tuple[str, str]]:
     """The name and text of each part; one text has no name."""
     if isinstance(text, os.PathLike) or (isinstance(text, str) and _is_file(text)):
@@ -280,10 +297,12 @@ def _refuse_longer(model: PreTrainedModel, tokens: int) -> None:
         )
 
 
-def _encoded(tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tensor, keep_text: bool) -> Contents:
+def _encoded(
+    tokenizer: Any, texts: Sequence[tuple[str, str]], head: torch.Tensor, keep_text: bool, kv: str
+) -> Contents:
     """The tokens of what stands before the texts and of those, with nothing read yet."""
     places = torch.tensor([NOWHERE] * len(head)).view(-1, 2)
-    contents = Contents(InMemory(text="" if keep_text else None)).with_text(head, places, "", [])
+    contents = Contents(InMemory(text="" if keep_text else None), kv=kv).with_text(head, places, "", [])
     return with_texts(contents, tokenizer, texts)
 
 

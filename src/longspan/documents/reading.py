@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.documents import segments as files_of_segments
+from longspan.documents.coding import Coder
 from longspan.documents.contents import Contents
 from longspan.documents.streams import state_of, streams_of
 from longspan.hf.argument import CACHE_ARGUMENT
@@ -108,11 +109,14 @@ def _open(contents: Contents) -> bool:
 
 def keep_cache(contents: Contents, cache: LongspanCache, total: int, stop: int, target: Target) -> Contents:
     """The contents with the cache's tokens up to ``stop`` in the file of their segment, with room for ``total``."""
-    stored = streams_of(cache, total)
+    coder = Coder(contents.streams, contents.parts()) if contents.kv == "int8" else None
+    stored = streams_of(cache, total, coder, contents.tokens)
     segments, data = list(contents.segments), contents.data
     if not _open(contents):
         # A stream that does not say yet how large it is goes to another segment.
-        room, rooms = (total, stored.rooms) if stored.whole else (stop, streams_of(cache, stop).rooms)
+        room, rooms = (
+            (total, stored.rooms) if stored.whole else (stop, streams_of(cache, stop, coder, contents.tokens).rooms)
+        )
         starts = [span.stop for span in segments[-1].spans] if segments else []
         starts += [0] * (len(rooms) - len(starts))
         file = target.open(len(segments))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longspan.deferred import torch
-from longspan.documents.manifest import ENTRIES, Segment, Stream, StreamSpan
+from longspan.documents.manifest import SCALES, Segment, Stream, StreamSpan
 from longspan.errors import DocumentError
 from longspan.machine.parts import ALIGN, Part, read_into, unit
 
@@ -23,6 +23,7 @@ _MOST_ENTRIES = 64  # of an index, for each token
 _AT_ONCE = 2**22  # bytes that are read for a checksum at a time
 # Bytes of a number by torch's name of its type, which `longspan verify` knows without torch.
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+_FLOATS = _BYTES.keys() - {"float8_e4m3fn", "float8_e5m2"}  # in which keys and values are computed
 _BYTES |= {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 
 
@@ -146,8 +147,10 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *
     """
     for stream in streams:
         sized = 0 < stream.heads <= 2**20 and 0 < stream.width <= 2**24
-        if not sized or stream.dtype not in _BYTES:
+        known = stream.dtype in _BYTES and (not stream.stands_for or stream.stands_for in _FLOATS)
+        if not sized or not known:
             raise DocumentError(f"layer {stream.layer}, {stream.name}: no stream has this size and type: {stream}")
+    _check_scales(streams)
     at, entries = 0, [0] * len(streams)
     for n, segment in enumerate(segments):
         open_end = unfinished and segment is segments[-1] and segment.stop <= segment.room <= tokens
@@ -156,7 +159,7 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *
             raise DocumentError(f"segment {n} is of tokens {segment.start} to {segment.stop}, and {at} are before it")
         for k, (stream, span) in enumerate(zip(streams, segment.spans, strict=False)):
             fits = span.start == entries[k] <= span.stop <= span.room <= _MOST_ENTRIES * segment.room
-            if not fits or (stream.name != ENTRIES and span.stop != segment.stop):
+            if not fits or (stream.by_token and span.stop != segment.stop):
                 raise DocumentError(
                     f"segment {n} has entries {span.start} to {span.stop} of layer {stream.layer}, {stream.name}, and "
                     f"{entries[k]} are before it"
@@ -167,6 +170,18 @@ def check(streams: Sequence[Stream], segments: Sequence[Segment], tokens: int, *
         at = segment.stop
     if at > tokens or (at < tokens and not unfinished):
         raise DocumentError(f"its segments hold {at} tokens, and it has {tokens}")
+
+
+def _check_scales(streams: Sequence[Stream]) -> None:
+    by_name = {(one.layer, one.name): one for one in streams}
+    for stream in streams:
+        if not stream.stands_for:
+            continue
+        scales = by_name.get((stream.layer, stream.name + SCALES))
+        width = stream.width if stream.name.startswith("keys") else 1
+        found = scales is not None and (scales.heads, scales.width, scales.dtype) == (stream.heads, width, "float32")
+        if stream.dtype != "int8" or not found:
+            raise DocumentError(f"layer {stream.layer}, {stream.name}: it has no scales of its size and type: {stream}")
 
 
 def _first(stream: Stream, span: StreamSpan) -> int:

@@ -15,7 +15,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from longspan.choosing.saved import Entries, SavableIndex, SavedIndex
 from longspan.choosing.selector import Selector
-from longspan.documents.manifest import ENTRIES, Stream
+from longspan.documents.coding import Coder, read_back
+from longspan.documents.manifest import ENTRIES, SCALES, Segment, Stream
 from longspan.documents.state import State
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache, StoreLayer
@@ -23,7 +24,7 @@ from longspan.hf.hooks import Attachment
 from longspan.hf.stock import IdleLayer, keeps_nothing
 from longspan.hf.tiers import new_spill
 from longspan.machine.parts import Part
-from longspan.memory import KVTier
+from longspan.memory import KVStore, KVTier, Tier
 from longspan.memory.mapped import Kind, TokenBlock
 from longspan.memory.segments import Access, lay
 
@@ -46,10 +47,9 @@ class CacheStreams:
     rooms: list[int] = field(default_factory=list)
     whole: bool = True
 
-    def add(self, layer: int, name: str, tensor: Tensor, room: int) -> None:
+    def add(self, layer: int, name: str, tensor: Tensor, room: int, stands_for: str = "") -> None:
         """One stream, ``[1, H, N, W]``."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        self.streams.append(Stream(layer, name, tensor.shape[1], tensor.shape[3], dtype))
+        self.streams.append(Stream(layer, name, tensor.shape[1], tensor.shape[3], _name(tensor.dtype), stands_for))
         self.views.append(tensor[0])
         self.rooms.append(room)
 
@@ -65,8 +65,11 @@ def refuse_layers(cache: LongspanCache) -> None:
             )
 
 
-def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
+def streams_of(cache: LongspanCache, tokens: int, coder: Coder | None = None, begin: int = 0) -> CacheStreams:
     """The streams of a cache that is to hold ``tokens`` tokens.
+
+    Args:
+        coder: makes int8 of keys and values from token ``begin`` on, and has those before; None to keep them exact.
 
     Raises:
         DocumentError: see ``refuse_layers``.
@@ -77,9 +80,10 @@ def streams_of(cache: LongspanCache, tokens: int) -> CacheStreams:
     for number, layer in enumerate(cache.layers):
         if isinstance(layer, StoreLayer):
             store = layer.store
-            for n, keys in enumerate(store.keys):
-                streams.add(number, f"keys {n}", keys, tokens)
-            streams.add(number, _VALUES, store.values, tokens)
+            for n in (*range(len(store.keys)), None) if coder is None else ():
+                streams.add(number, _stream_name(n), store.values if n is None else store.keys[n], tokens)
+            if coder is not None:
+                _add_coded(streams, number, store, coder, begin, tokens)
             indices.append((number, store.index))
         elif type(layer) in (DynamicLayer, IdleLayer) and layer.is_initialized:
             for name, tensor in zip(_STOCK, (layer.keys, layer.values), strict=True):
@@ -116,6 +120,7 @@ def new_cache(
     device: torch.device,
     streams: Sequence[Stream],
     parts: Sequence[Sequence[Part]],
+    segments: Sequence[Segment],
     state: State,
     tokens: int,
 ) -> LongspanCache:
@@ -129,7 +134,7 @@ def new_cache(
         return cache
     counts = [max((part.stop for part in own), default=0) for own in parts]
     entries = {one.layer: count for one, count in zip(streams, counts, strict=True) if one.name == ENTRIES}
-    blocks = _laid(attachment, device, streams, parts, counts)
+    blocks = _laid(attachment, device, streams, parts, segments, counts)
     ropes = {layer.index: layer.rope for layer in attachment.layers}
     try:
         for number, layer in enumerate(cache.layers):
@@ -170,20 +175,25 @@ def _laid(
     device: torch.device,
     streams: Sequence[Stream],
     parts: Sequence[Sequence[Part]],
+    segments: Sequence[Segment],
     counts: Sequence[int],
 ) -> dict[tuple[int, str], TokenBlock]:
     """The streams that have tokens, on the device or in the host's memory, as the cache's tier says and allows."""
     tier, selects = attachment.report.kv_tier, attachment.attender.method.selects
-    kinds = [Kind(1, one.heads, one.width, getattr(torch, one.dtype), device) for one in streams]
+    kinds = [Kind(1, one.heads, one.width, getattr(torch, one.stands_for or one.dtype), device) for one in streams]
 
     def all_of_them(on_host: bool) -> dict[tuple[int, str], TokenBlock]:
         blocks: dict[tuple[int, str], TokenBlock] = {}
         for stream, kind, own, count in zip(streams, kinds, parts, counts, strict=True):
-            if count:
+            if count and not (stream.stands_for or stream.name.endswith(SCALES)):
                 host = on_host and stream.name != ENTRIES and stream.name not in _STOCK
                 access: Access = "whole" if stream.name == ENTRIES else "few" if selects else "in order"
                 blocks[stream.layer, stream.name] = lay(kind, own, count, host=host, access=access)
-        return blocks
+        keep = selects and not attachment.attender.method.angles.dynamic and (on_host or device.type == "cpu")
+        # Keys that all have to be rotated, or read, for every token are dequantised once for a cache.
+        to = _tier(tier, device, on_host, needed)
+        directory = attachment.report.kv_dir if to == "disk" else None
+        return blocks | read_back(streams, parts, segments, device, keep=keep, tier=to, directory=directory)
 
     needed = sum(kind.nbytes(count) for kind, count in zip(kinds, counts, strict=True))
     on_host = stays_on_host(tier, device, needed)
@@ -207,7 +217,7 @@ def _fill_store(
     tokens: int,
 ) -> None:
     attender, store = attachment.attender, layer.store
-    names = [*(f"keys {n}" for n in range(attender.stored_rotations)), _VALUES]
+    names = [_stream_name(n) for n in (*range(attender.stored_rotations), None)]
     store.adopt([blocks[number, name] for name in names], tokens)
     store.index = index = attender.new_index(number, rope)
     own = {
@@ -245,6 +255,28 @@ def _fill_stock(
     layer.keys, layer.values = keys, values
     if isinstance(layer, DynamicSlidingWindowLayer):
         (layer.cumulative_length,) = state.counts[f"{number}.seen"]
+
+
+def _add_coded(streams: CacheStreams, layer: int, store: KVStore, coder: Coder, begin: int, tokens: int) -> None:
+    for n in (*range(store.rotations), None):
+        new, name = store.take(n, begin, store.length), _stream_name(n)
+        for own, tensor, room in coder.coded(layer, name, new, tokens - store.length):
+            streams.add(layer, own, tensor, room, _name(new.dtype) if own == name else "")
+
+
+def _stream_name(rotation: int | None) -> str:
+    return _VALUES if rotation is None else f"keys {rotation}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _tier(tier: KVTier, device: torch.device, on_host: bool, needed: int) -> Tier:
+    """Where a cache has the memory for what is dequantised for it."""
+    if tier != "auto":
+        return tier
+    return new_spill().with_room("host" if on_host and device.type != "cpu" else "device", device, needed)
 
 
 def _savable(index: object) -> TypeGuard[SavableIndex]:

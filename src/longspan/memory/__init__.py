@@ -5,6 +5,7 @@ from longspan.memory.fetched import Fetched
 from longspan.memory.joined import JoinedStores
 from longspan.memory.kv import KVStore
 from longspan.memory.protocols import KeyIndex, Placement, Slot
+from longspan.memory.quantised import exact
 from longspan.memory.spill import Spill
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "Spill",
     "Tier",
     "check_tier",
+    "exact",
 ]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longspan.errors import CacheError, LongspanError
 from longspan.memory.mapped import Kind, Mapped, Memory, TokenBlock
+from longspan.memory.quantised import Quantised
 from longspan.memory.segments import Segments
 
 Tier = Literal["device", "host", "disk"]
@@ -88,28 +89,32 @@ class Buffer:
     @property
     def nbytes(self) -> int:
         """Bytes allocated, in memory or on disk."""
-        return self.block.kind.nbytes(self.block.capacity) if self.block is not None else 0
+        return self.block.nbytes if self.block is not None else 0
 
     @property
     def allocated(self) -> Tensor:
-        """``[B, H, capacity, D]``, a view; on the CPU in the tiers ``"host"`` and ``"disk"``."""
-        block = self.reserved
-        return block.tensor[:, :, : block.capacity]
+        """``[B, H, capacity, D]``, a view unless ``coded``; on the CPU in the tiers ``"host"`` and ``"disk"``."""
+        return self.reserved.part(0, self.reserved.capacity)
 
     def first(self, tokens: int) -> Tensor:
-        """``[B, H, tokens, D]``, a view; there must be as many."""
-        return self.reserved.tensor.narrow(2, 0, tokens)
+        """``[B, H, tokens, D]``, a view unless ``coded``; there must be as many."""
+        return self.reserved.part(0, tokens)
 
     @property
     def offloaded(self) -> bool:
         """Whether what is held lies elsewhere than on the device it was made for."""
-        return self.block is not None and self.block.tensor.device != self.block.kind.device
+        return self.block is not None and self.block.device != self.block.kind.device
+
+    @property
+    def coded(self) -> bool:
+        """Whether some of what is held is kept as codes, and dequantised where it is read."""
+        return isinstance(self.block, Quantised)
 
     def growth(self, like: Tensor, tokens: int) -> int:
         """Bytes of the memory that ``reserve`` asks for ``like`` ``[B, H, any, D]``; 0 if there is room."""
         if tokens <= self.capacity and self.block is not None:
             return 0
-        if isinstance(self.block, Segments):  # mapped, and grows in place
+        if isinstance(self.block, (Segments, Quantised)):  # mapped, and grows in place
             wanted = tokens + SPARE - self.capacity
         else:
             wanted = max(tokens + SPARE, self.capacity * 3 // 2)
@@ -143,7 +148,7 @@ class Buffer:
             capacity = tokens
         if not old.widen(capacity):
             new = self._allocate(kind, capacity)
-            new.write(0, old.tensor[:, :, : old.capacity])
+            new.write(0, old.part(0, old.capacity))
             self.block = new
 
     def write(self, start: int, x: Tensor) -> None:
@@ -161,7 +166,7 @@ class Buffer:
 
     def fetch(self, start: int, stop: int) -> Tensor:
         """Tokens ``[start, stop)``, ``[B, H, n, D]``, on its device: a view, or a copy if ``offloaded``."""
-        part, device = self.reserved.tensor[:, :, start:stop], self.reserved.kind.device
+        part, device = self.reserved.part(start, stop), self.reserved.kind.device
         if not self.offloaded:
             return part
         out = torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=device.type == "cuda")
@@ -202,5 +207,9 @@ class Buffer:
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        if isinstance(self.block, Quantised):
+            new = Buffer(self.tier, self.directory)
+            new.block = self.block.copy()
+            return new
         # The tensor of a mapped file shows addresses without bytes, which torch would copy too.
         return self._copy(list(range(self.kind.batch if self.kind is not None else 0)))

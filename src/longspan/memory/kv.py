@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from longspan.errors import CacheError
@@ -12,6 +13,7 @@ from longspan.memory.buffer import Buffer, Tier, check_tier, refuse_unlike
 from longspan.memory.mapped import Kind, TokenBlock
 from longspan.memory.mirror import Mirror
 from longspan.memory.protocols import KeyIndex, Placement, Slot
+from longspan.memory.quantised import Coded, Codes, Quantised
 from longspan.memory.spill import Spill
 
 
@@ -31,7 +33,7 @@ class KVStore:
         tier: where they lie now.
         length: tokens stored.
         capacity: tokens that there is memory for; 0 when nothing was stored yet.
-        mirror: the device's copy of the last tokens if they are offloaded, else None.
+        mirror: the device's copy of the last tokens if they are brought, else None.
         index: what the method chooses by, or None; the store's own crops, selections and resets go to it too.
         placement: another object once the stored tokens may have moved, for kernels that hold their addresses.
 
@@ -66,6 +68,16 @@ class KVStore:
         return bool(self._buffers) and self._buffers[0].offloaded
 
     @property
+    def coded(self) -> bool:
+        """Whether some keys and values are kept as codes."""
+        return bool(self._buffers) and self._buffers[0].coded
+
+    @property
+    def brought(self) -> bool:
+        """Whether kernels cannot read keys and values where they lie, and get those that they need."""
+        return self.coded or self.offloaded
+
+    @property
     def nbytes(self) -> int:
         """Bytes allocated, in all tiers."""
         return sum(self.bytes_by_tier.values())
@@ -81,13 +93,45 @@ class KVStore:
 
     @property
     def keys(self) -> list[Tensor]:
-        """Each stored rotation of the keys, ``[B, Hkv, length, D]``, as views of where they lie."""
+        """Each stored rotation of the keys, ``[B, Hkv, length, D]``, as views of where they lie unless ``coded``."""
         return [buffer.first(self.length) for buffer in self._buffers[:-1]]
 
     @property
     def values(self) -> Tensor:
-        """``[B, Hkv, length, Dv]``, a view of where they lie."""
+        """``[B, Hkv, length, Dv]``, a view of where they lie unless ``coded``."""
         return self._buffers[-1].first(self.length)
+
+    @property
+    def codes(self) -> list[Codes] | None:
+        """The tokens in int8 of each rotation of the keys, then of the values; None unless ``coded``."""
+        blocks = [buffer.reserved for buffer in self._buffers]
+        found = [one.coded for one in blocks if isinstance(one, Quantised)]
+        return found if self.coded else None
+
+    @property
+    def tails(self) -> list[Tensor]:
+        """The memory behind those, ``[1, Hkv, capacity - N, D]``, where the store is ``coded``."""
+        blocks = [buffer.reserved for buffer in self._buffers]
+        room = min((one.capacity - one.count for one in blocks if isinstance(one, Quantised)), default=0)
+        return [one.tail(room) for one in blocks if isinstance(one, Quantised)]
+
+    @property
+    def rotations(self) -> int:
+        """How many rotations of the keys it holds."""
+        return max(len(self._buffers) - 1, 0)
+
+    @property
+    def lying(self) -> list[Tensor | Coded]:
+        """Each rotation of the keys, then the values, as they lie: codes are dequantised when some are chosen."""
+        blocks = [buffer.reserved for buffer in self._buffers]
+        return [
+            Coded(one, 0, self.length) if isinstance(one, Quantised) else one.part(0, self.length) for one in blocks
+        ]
+
+    def shape(self, stream: int | None) -> torch.Size:
+        """``[B, Hkv, length, D]`` of a stream."""
+        kind = self._buffers[-1 if stream is None else stream].reserved.kind
+        return torch.Size((kind.batch, kind.heads, self.length, kind.size))
 
     def state(self) -> list[Tensor]:
         """All that is stored: each rotation of the keys, the values, and what the index keeps; empty if nothing is."""
@@ -114,7 +158,7 @@ class KVStore:
         for buffer, x in zip(buffers, new, strict=True):
             buffer.write(self.length, x)
         mirror = self.mirror
-        if mirror is None and buffers[0].offloaded:
+        if mirror is None and (buffers[0].offloaded or buffers[0].coded):
             mirror = self._mirror_of(buffers) if self.length else Mirror(self.window)
         if mirror is not None:
             mirror.append(new)
@@ -145,6 +189,7 @@ class KVStore:
         self.length += 1
         if self.index is not None:
             self.index.commit_one()
+        self.mirror = None  # it has not seen the token
 
     def reserve(self, tokens: int) -> None:
         """Have room for ``tokens`` in all, so that appending up to there moves nothing; the store is not empty.
@@ -153,7 +198,7 @@ class KVStore:
             CacheError: the disk has no room; the store is as it was.
         """
         self.placement = Placement()  # first: if memory runs out at one stream, those before it have moved
-        self._hold(self._reserved(self.allocated, tokens))
+        self._hold(self._reserved([buffer.reserved.part(0, 0) for buffer in self._buffers], tokens))
 
     @property
     def allocated(self) -> list[Tensor]:
@@ -226,6 +271,8 @@ class KVStore:
 
     def _hold(self, buffers: list[Buffer]) -> None:
         self._buffers = buffers
+        if not self.brought:  # it would miss the tokens that kernels write where they lie
+            self.mirror = None
         self.placement = Placement()
         self.capacity = min((buffer.capacity for buffer in buffers), default=0)
 
@@ -237,6 +284,7 @@ class KVStore:
         self.length = length
         if buffers[0].offloaded:
             self.tier = "host" if self.tier == "device" else self.tier
+        if buffers[0].offloaded or buffers[0].coded:
             self.mirror = self._mirror_of(buffers)
         self._hold(buffers)
 

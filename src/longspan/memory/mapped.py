@@ -61,6 +61,20 @@ class TokenBlock:
     tensor: Tensor
     capacity: int
 
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.tensor.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, in memory or on disk."""
+        return self.kind.nbytes(self.capacity)
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """Tokens ``[start, stop)``, ``[B, H, n, D]``, a view if they lie as they are read."""
+        return self.tensor[:, :, start:stop]
+
     def widen(self, tokens: int) -> bool:
         """Have ``tokens`` in place; False if that is impossible."""
         return tokens <= self.capacity

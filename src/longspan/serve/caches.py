@@ -23,7 +23,7 @@ from longspan.documents.encoded import InMemory
 from longspan.documents.reading import Unnamed, keep_cache
 from longspan.documents.segments import size_of, write_at
 from longspan.documents.state import State, state_bytes, state_from
-from longspan.errors import LongspanError
+from longspan.errors import DocumentError, LongspanError
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.machine.parts import read_into
 from longspan.memory.segments import mappings, most_mappings
@@ -118,7 +118,10 @@ class Caches:
             if prefix is not None:
                 return prefix
         if document is not None:
-            return PrefixCache(document.cache(), document.tokens, document, self.mapped(document.tokens))
+            cache = document.cache()
+            # Of a document in int8 some methods need a copy that is not.
+            copied = document.contents.kv != "exact" and not any(store.coded for store in cache.stores)
+            return PrefixCache(cache, document.tokens, document, 0 if copied else self.mapped(document.tokens))
         return PrefixCache(self._attachment.new_cache(), 0)
 
     def _continue(self, one: _CachedConversation, tokens: int, least: int) -> PrefixCache | None:
@@ -213,6 +216,8 @@ class Caches:
         contents = Contents() if one.document is None else one.document.contents
         base, total = replace(contents, encoded=InMemory()), len(one)  # the conversation has its tokens itself
         try:
+            if base.kv != "exact":
+                raise DocumentError("its document is in int8, and what it has computed itself is exact")
             storage = keep_cache(base, one.storage.cache, total, total, Unnamed(self._directory))
             storage = _without_state(storage)
         except (LongspanError, OSError) as error:

@@ -16,7 +16,7 @@ from longspan.attend.state import TokenSpan
 from longspan.attend.tables import Tables
 from longspan.choosing.queries import QueryBlock
 from longspan.choosing.selector import Selector
-from longspan.memory import KVStore
+from longspan.memory import KVStore, exact
 from longspan.rope import Rope, Table
 
 
@@ -83,7 +83,7 @@ class GeneralChoice:
 
     def _aligns(self, of: BandsAttended, selector: Selector) -> bool:
         """Whether unlike rows choose together: prompts that begin in this call, and that nobody records."""
-        plain = not (of.store.offloaded or selector.keeps_slots or self._tables.method.angles.dynamic)
+        plain = not (of.store.brought or selector.keeps_slots or self._tables.method.angles.dynamic)
         return plain and of.span.past == 0 and of.span.tokens > 1 and self._chooser.recording() is None
 
     def _add_aligned(self, of: BandsAttended, table: Table, selector: Selector) -> None:
@@ -117,7 +117,7 @@ class GeneralChoice:
             q=q,
             keys=keys[tables.chosen_rotation],
             values=values,
-            scored=None if tables.scored_rotation is None else keys[tables.scored_rotation],
+            scored=None if tables.scored_rotation is None else exact(keys[tables.scored_rotation]),
             batch=batch,
             start=run.start,
             stop=run.stop,

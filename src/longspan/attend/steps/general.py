@@ -61,7 +61,7 @@ class GeneralStep:
                 inside = rope.with_table(self._tables.angles(layer.rope.table, 0, span))
                 selector = self._chooser.selector_in(store, layer.number, layer.rope)
                 selector.extend(paired_q, paired_k, v, pads, inside, layer.scale)
-        keys, values = (new_keys, v) if store is None else (store.keys, store.values)
+        *keys, values = (*new_keys, v) if store is None else cast(list[Tensor], store.lying)
         return self._attend(paired_q, keys, values, store, rope, layer, span)
 
     def again(self, q: Tensor, values: Tensor, layer: LayerCall, store: KVStore) -> Tensor:
@@ -75,9 +75,8 @@ class GeneralStep:
             ``[B, T, H, W]``; rows of padding are zero.
         """
         span = layer.state.span(store.length - q.shape[2], q.shape[2], layer.padding)
-        return self._attend(
-            layer.rope.pair(q), store.keys, values, store, layer.rope.paired(), layer, span, stored=False
-        )
+        *keys, _ = cast(list[Tensor], store.lying)
+        return self._attend(layer.rope.pair(q), keys, values, store, layer.rope.paired(), layer, span, stored=False)
 
     def _attend(
         self,
@@ -142,7 +141,7 @@ class GeneralStep:
         self, keys: list[Tensor], values: Tensor, store: KVStore | None, base: int
     ) -> tuple[list[Tensor], Tensor]:
         """Keys and values for a kernel that reads ranges of them on the queries' device."""
-        if store is None or not store.offloaded:
+        if store is None or not store.brought:
             return keys, values
         every, streams = slice(0, values.shape[0]), [*range(len(keys)), None]
         *fetched, fetched_values = (cast(Tensor, Fetched(store, n, every, base)) for n in streams)

@@ -210,6 +210,8 @@ class TokenStep:
         selector = None if self._chooser is None else self._chooser.selector_in(store, layer.number, rope)
         if (reason := self._kernel_reason(rope, selector, q, k, v)) is not None:
             return reason
+        if store.coded and (self._tables.scored_rotation is not None or any(pads)):
+            return "keys that are scored, or behind padding, are in int8"
         runs = []
         for n, (a, b, pad) in enumerate(equal_runs(pads)):
             if known and known[n].start <= past < known[n].stop:
@@ -239,7 +241,7 @@ class TokenStep:
         """The kernel of the next tokens of rows with equal padding, and whether it chooses."""
         rope, ranges = layer.rope, tables.ranges
         table = self._tables.angles(rope.table)
-        *keys, values = (x[rows, :, pad:] for x in store.allocated)
+        *keys, values = store.tails if store.coded else [x[rows, :, pad:] for x in store.allocated]
         scoring: ScoreSpec | None = None
         kept: list[Tensor | None] = [None] * 3
         if selector is not None and self._chooser is not None:
@@ -270,6 +272,7 @@ class TokenStep:
             softcap=layer.softcap,
             kept=kept,
             scoring=scoring,
+            codes=store.codes,
         )
         return kernel, scoring is not None or selector is None
 

@@ -18,6 +18,7 @@ from longspan.kernels.banded import compiled, flash_cpu, reference, torch_ops, t
 from longspan.kernels.banded.contract import BandAngles, Banded, Pages
 from longspan.kernels.banded.plan import Plan, make_plan, plan_rows
 from longspan.kernels.dispatch import Impl, Implementation, Kernel
+from longspan.kernels.gpu import tiles
 from longspan.rope import CosSin, Rope
 
 __all__ = ["BandAngles", "Banded", "Impl", "Pages", "Plan", "banded", "make_plan", "plan_rows"]
@@ -37,6 +38,12 @@ def _row_by_row(run: Callable[[Banded], tuple[Tensor, Tensor]]) -> Callable[[Ban
     return each
 
 
+def _flash_unsupported_reason(job: Banded) -> str | None:
+    if tiles.offloaded(job.v) and job.q.shape[-1] != job.v.shape[-1]:
+        return "keys and values differ in size, and to pad all of them all would have to be brought"
+    return backends.flash_unsupported_reason(job.q, softcap=job.softcap)
+
+
 def _pads(job: Banded) -> bool:
     """Whether all keys or values are padded, as head sizes differ, for queries too few to repay it."""
     return job.q.shape[-1] != job.v.shape[-1] and job.q.shape[2] < _PAID_BY
@@ -50,7 +57,7 @@ BANDED = Kernel(
     Implementation(
         backends.FLASH_CPU,
         _row_by_row(flash_cpu.run),
-        lambda job: backends.flash_unsupported_reason(job.q, softcap=job.softcap),
+        _flash_unsupported_reason,
         slower=_pads,
     ),
     Implementation(backends.TORCH, _row_by_row(torch_ops.run)),

@@ -6,6 +6,8 @@ tensors. The values of indices are checked in C, by ``checks.c``.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,15 @@ from longspan.kernels.cpu import KINDS, LANES, group_size
 from longspan.kernels.cpu.structs import ALL
 from longspan.rope import CosSin, Rope
 
-JOB, KEYS, TABLE = ALL["Job"], ALL["Keys"], ALL["Table"]
+JOB, KEYS, TABLE, CODES = ALL["Job"], ALL["Keys"], ALL["Table"], ALL["Codes"]
+
+
+class CodedTokens(Protocol):
+    """Tokens in int8; see ``longspan.memory.quantised.Codes``."""
+
+    codes: Tensor
+    scales: Tensor
+    rows: Tensor | None
 
 
 def expect(
@@ -57,6 +67,7 @@ def job(
     softcap: float | None,
     sharing: int,
     accumulate: bool,
+    before: int = 0,
 ) -> bytes:
     """``Job``.
 
@@ -65,6 +76,7 @@ def job(
         out, lse: ``[B, H, T, Dv]`` and ``[B, H, T]``; None for a kernel with an output of its own.
         sharing: how many choose in a row of the batch.
         accumulate: whether ``out`` and ``lse`` are a part of the softmax already.
+        before: tokens that are counted before those of ``v`` and lie elsewhere.
 
     Raises:
         ValueError: shapes that do not go together.
@@ -84,7 +96,7 @@ def job(
         expect("lse", lse[..., None], batch, heads, rows, 1, dtype=torch.float32)  # its rows may lie anywhere
     return JOB.pack(
         q=q.data_ptr(),
-        v=v.data_ptr(),
+        v=_first(v, before),
         out=0 if out is None else out.data_ptr(),
         lse=0 if lse is None else lse.data_ptr(),
         q_step=q.stride()[:3],
@@ -107,10 +119,10 @@ def job(
     )
 
 
-def keys(x: Tensor, q: Tensor, v: Tensor) -> bytes:
-    """``Keys`` ``[B, Hkv, N, D]`` for values ``[B, Hkv, N, Dv]``."""
+def keys(x: Tensor, q: Tensor, v: Tensor, before: int = 0) -> bytes:
+    """``Keys`` ``[B, Hkv, N, D]`` for values ``[B, Hkv, N, Dv]``, with ``before`` tokens that lie elsewhere."""
     expect("keys", x, *v.shape[:3], q.shape[3], dtype=q.dtype)
-    return KEYS.pack(data=x.data_ptr(), step=x.stride()[:3], count=x.shape[2])
+    return KEYS.pack(data=_first(x, before), step=x.stride()[:3], count=before + x.shape[2])
 
 
 def table(angles: CosSin, rope: Rope) -> bytes:
@@ -119,3 +131,39 @@ def table(angles: CosSin, rope: Rope) -> bytes:
     expect("cos", cos, None, rope.rotated // 2, dtype=torch.float32, contiguous=True)
     expect("sin", sin, *cos.shape, dtype=torch.float32, contiguous=True)
     return TABLE.pack(cos=cos.data_ptr(), sin=sin.data_ptr(), rows=cos.shape[0])
+
+
+def codes(of: CodedTokens | None, heads: int, width: int) -> bytes:
+    """``Codes``; of None those of no token.
+
+    Raises:
+        ValueError: shapes that do not go together.
+    """
+    if of is None:
+        return bytes(CODES.size)
+    expect("codes", of.codes, None, heads, None, width, dtype=torch.int8)
+    expect("scales", of.scales, of.codes.shape[0], heads, None, None, dtype=torch.float32)
+    count, one = of.codes.shape[2], of.scales.shape[3]
+    if one not in (1, width) or of.codes.stride(2) != width or of.scales.stride(2) != one:
+        raise ValueError(
+            f"codes {list(of.codes.shape)} and scales {list(of.scales.shape)} do not lie token after token"
+        )
+    if of.rows is None:
+        expect("scales", of.scales, None, None, count, None)
+    else:
+        expect("rows of scales", of.rows, count, dtype=torch.int64, contiguous=True)
+    return CODES.pack(
+        codes=of.codes.data_ptr(),
+        scales=of.scales.data_ptr(),
+        rows=0 if of.rows is None else of.rows.data_ptr(),
+        code_step=of.codes.stride()[:2],
+        scale_step=of.scales.stride()[:2],
+        width=width,
+        scale_width=one,
+        count=count,
+    )
+
+
+def _first(x: Tensor, before: int) -> int:
+    """The address that the first of all tokens would have."""
+    return x.data_ptr() - before * x.stride(2) * x.element_size()

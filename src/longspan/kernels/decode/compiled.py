@@ -11,6 +11,7 @@ from torch import Tensor
 
 from longspan.kernels import cpu
 from longspan.kernels.cpu import packing
+from longspan.kernels.cpu.packing import CodedTokens
 from longspan.kernels.cpu.structs import ALL
 from longspan.kernels.decode.contract import BandRange, ScoreSpec
 from longspan.kernels.layout import empty_output, fp32_table
@@ -42,6 +43,8 @@ class DecodeKernel:
         kept: memory ``[B, H, R, D]`` for copies of queries, ``[B, Hkv, R, D]`` of keys and ``[B, Hkv, R, Dv]`` of
             values, unrotated, their channels in the stored order; None for those of which no copy is kept.
         scoring: how tokens choose; None if they do not.
+        codes: of each rotation and of the values, earlier tokens in int8, which ``keys`` and ``values`` go on from;
+            None if there are none. Entries to choose by are never among them.
 
     Attributes:
         batch, dtype, shapes: ``B``, and the dtype and the shapes of a row's queries, keys and values.
@@ -65,6 +68,7 @@ class DecodeKernel:
         softcap: float | None,
         kept: Sequence[Tensor | None],
         scoring: ScoreSpec | None,
+        codes: Sequence[CodedTokens] | None = None,
     ) -> None:
         batch, kv_heads = values.shape[:2]
         width, value_width = keys[0].shape[-1], values.shape[-1]
@@ -78,7 +82,7 @@ class DecodeKernel:
         self._numbers = batch * sharing * (width + value_width)
         key_tables = [fp32_table(one) for one in key_cos_sin]
         band_tables = [fp32_table(band.cos_sin) for band in bands]
-        owners: list[object] = [q, keys, values, key_tables, band_tables, bands, order, kept]
+        owners: list[object] = [q, keys, values, key_tables, band_tables, bands, order, kept, codes]
         rows = min(cos.shape[0] for cos, _ in (*key_tables, *band_tables))
         for band in bands:
             for name, ends in (("low", band.low), ("high", band.high)):
@@ -92,10 +96,12 @@ class DecodeKernel:
                 packing.expect("kept", x, batch, of_heads, None, of_width, dtype=q.dtype)
                 if x.stride(2) != of_width:
                     raise ValueError(f"kept of shape {list(x.shape)} does not hold token after token: {x.stride()}")
+        *of_keys, of_values = [None] * (len(keys) + 1) if codes is None else codes
+        before = 0 if of_values is None else of_values.codes.shape[2]
         query, choice, units = self._scoring_structs(scoring, q, kv_heads, rope, owners)
         packed = _STEP.pack(
             **dict.fromkeys(_NOW_FIELDS, 0) | dict.fromkeys(("q_step", "k_step", "v_step"), (0, 0)),
-            job=packing.job(q, values, out, self.lse, rope, scale, softcap, sharing, False),
+            job=packing.job(q, values, out, self.lse, rope, scale, softcap, sharing, False, before),
             batch=batch,
             rows=rows,
             tails=tails,
@@ -105,12 +111,15 @@ class DecodeKernel:
             scoring=query,
             choice=choice,
             units=units,
+            values=packing.codes(of_values, kv_heads, value_width),
             rotations=len(keys),
             bands=len(bands),
         )
         parts = [packed[_NOW.size :]]
-        for x, one in zip(keys, key_tables, strict=True):
-            parts.append(_ROTATION.pack(keys=packing.keys(x, q, values), cos_sin=packing.table(one, rope)))
+        for x, one, own in zip(keys, key_tables, of_keys, strict=True):
+            packed_codes = packing.codes(own, kv_heads, width)
+            packed_keys = packing.keys(x, q, values, before)
+            parts.append(_ROTATION.pack(keys=packed_keys, cos_sin=packing.table(one, rope), codes=packed_codes))
         for band, one in zip(bands, band_tables, strict=True):
             low, high = band.low.data_ptr(), band.high.data_ptr()
             parts.append(_BAND.pack(low=low, high=high, cos_sin=packing.table(one, rope), rotation=band.rotation))

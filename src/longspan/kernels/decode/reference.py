@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longspan.kernels.cpu.packing import CodedTokens
 from longspan.kernels.decode.contract import BandRange, ScoreSpec
 from longspan.kernels.softmax import bounded
 from longspan.kernels.topk import topk
@@ -34,23 +35,25 @@ class DecodeReference:
     softcap: float | None
     kept: Sequence[Tensor | None]
     scoring: ScoreSpec | None
+    codes: Sequence[CodedTokens] | None = None
 
     def __post_init__(self) -> None:
         self.lse = torch.empty(self.values.shape[0], self.heads, 1, dtype=torch.float64)
         self.chosen: Tensor | None = None
+        self._before = 0 if self.codes is None else self.codes[-1].codes.shape[2]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, at: int, row: int, kept: int, stop: int, seen: int) -> Tensor:
         """``[B, 1, H, Dv]`` of ``[B, H, 1, D]``, ``[B, Hkv, 1, D]`` and ``[B, Hkv, 1, Dv]``; see ``DecodeKernel``."""
         if self.order is not None:
             q, k = q[..., self.order], k[..., self.order]
         for stored, (cos, sin) in zip(self.keys, self.key_cos_sin, strict=True):
-            stored[:, :, at] = self.rope.rotate_k(k, cos[row, None], sin[row, None])[:, :, 0]
-        self.values[:, :, at] = v[:, :, 0]
+            stored[:, :, at - self._before] = self.rope.rotate_k(k, cos[row, None], sin[row, None])[:, :, 0]
+        self.values[:, :, at - self._before] = v[:, :, 0]
         for memory, x in zip(self.kept, (q, k, v), strict=True):
             if memory is not None:
                 memory[:, :, kept] = x[:, :, 0]
         parts = [
-            self._part(q, one.cos_sin, row, self.keys[one.rotation], slice(int(one.low[row]), int(one.high[row])))
+            self._part(q, one.cos_sin, row, one.rotation, slice(int(one.low[row]), int(one.high[row])))
             for one in self.bands
         ]
         self.chosen = None
@@ -67,7 +70,7 @@ class DecodeReference:
         return weighted.to(q.dtype).transpose(1, 2)
 
     def _part(
-        self, q: Tensor, cos_sin: CosSin, row: int | Tensor, keys: Tensor, where: slice | Tensor
+        self, q: Tensor, cos_sin: CosSin, row: int | Tensor, rotation: int, where: slice | Tensor
     ) -> tuple[Tensor, Tensor]:
         """Scores ``[B, H, 1, n]`` and values ``[B, H, n, Dv]`` of tokens: a range, or ``[B, H, n]``.
 
@@ -75,12 +78,23 @@ class DecodeReference:
             row: of the table, or one for each row and head ``[B, H]``.
         """
         cos, sin = (x[row][..., None, :].double() for x in cos_sin)
-        chosen = [x.double().repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (keys, self.values)]
+        chosen = [x.double().repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in self._all(rotation)]
         if isinstance(where, slice):
             k, v = (x[:, :, where] for x in chosen)
         else:
             k, v = (torch.take_along_dim(x, where[..., None], dim=2) for x in chosen)
         return bounded(self.rope.rotate_q(q.double(), cos, sin) @ k.mT, self.scale, self.softcap), v
+
+    def _all(self, rotation: int) -> list[Tensor]:
+        """Keys of a rotation and values, with those in int8 dequantised before them."""
+        exact = [self.keys[rotation], self.values]
+        if self.codes is None:
+            return exact
+        found = []
+        for own, x in zip((self.codes[rotation], self.codes[-1]), exact, strict=True):
+            scales = own.scales if own.rows is None else own.scales[:, :, own.rows]
+            found.append(torch.cat(((own.codes * scales).to(x.dtype), x), dim=2))
+        return found
 
     def _chosen_parts(self, q: Tensor, scoring: ScoreSpec, row: int) -> list[tuple[Tensor, Tensor]]:
         assert self.chosen is not None
@@ -91,7 +105,7 @@ class DecodeReference:
         for n, position in enumerate(at.tolist()):
             tokens = units[..., n, None] * size + torch.arange(size)
             own = position + units[..., n] % positions.block * size  # [B, H]
-            parts.append(self._part(q, positions.table, own, self.keys[positions.rotation], tokens))
+            parts.append(self._part(q, positions.table, own, positions.rotation, tokens))
         return parts
 
     def _scores(self, q: Tensor, scoring: ScoreSpec, stop: int) -> Tensor:

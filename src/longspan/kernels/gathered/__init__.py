@@ -18,7 +18,7 @@ from longspan.kernels import backends
 from longspan.kernels.dispatch import Impl, Implementation, Kernel
 from longspan.kernels.gathered import compiled, reference, torch_ops, triton
 from longspan.kernels.gathered.contract import Part, PerQueryChunk, PerRow
-from longspan.kernels.gathered.offloaded import brought, brought_chunk
+from longspan.kernels.gathered.offloaded import brought, brought_chunk, here
 from longspan.kernels.gpu import launch, tiles
 from longspan.kernels.softmax import merge
 
@@ -61,7 +61,7 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
     Raises:
         ValueError: the named implementation cannot run here.
     """
-    if job.keys.device != job.q.device:
+    if not here(job):
         if isinstance(job, PerRow):
             return _of_each(brought(job), impl)
         return _of_each(((rows, brought_chunk(chunk)) for rows, chunk in job.chunks()), impl)
@@ -72,8 +72,8 @@ def gathered(job: PerRow | PerQueryChunk, impl: Impl = "auto") -> Iterator[Part]
 def gather_into(out: Tensor, lse: Tensor, job: PerRow | PerQueryChunk, impl: Impl = "auto") -> None:
     """Run a job and merge it into ``out`` ``[B, H, T, Dv]`` and ``lse`` ``[B, H, T]``, of other keys, in place."""
     plain = out.dtype == job.q.dtype and out.stride(-1) == 1 and lse.dtype == torch.float32
-    here = job.keys.device == job.q.device  # a named implementation can only run once the keys are
-    if here and plain and (run_into := GATHERED.choose(impl, job.q.device, job).run_into) is not None:
+    # A named implementation can only run once the keys are here.
+    if here(job) and plain and (run_into := GATHERED.choose(impl, job.q.device, job).run_into) is not None:
         run_into(out, lse, job)
         return
     on_a_gpu = plain and impl in ("auto", "triton") and tiles.unsupported_reason(out) is None

@@ -1,17 +1,26 @@
-"""Keys and values in another memory than the queries: the chosen ones are copied to the queries' memory."""
+"""Keys and values in another memory than the queries, or in int8: the chosen ones are copied to the queries' memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longspan.kernels.gathered.contract import PerQueryChunk, PerRow
+from longspan.kernels.gpu import tiles
+
+# Anything but a tensor stands for ``[B, Hkv, N, D]`` in int8; its ``chosen`` dequantises tokens of a head.
 
 CHANNELS_AT_ONCE = 1 << 28  # of the keys that are copied for some rows (bf16: 512 MB, and as much of values)
+
+
+def here(job: PerRow | PerQueryChunk) -> bool:
+    """Whether a kernel can read keys and values where they lie."""
+    return not tiles.offloaded(job.keys) and job.keys.device == job.q.device
 
 
 def brought_chunk(chunk: PerQueryChunk) -> PerQueryChunk:
@@ -27,12 +36,16 @@ def brought_chunk(chunk: PerQueryChunk) -> PerQueryChunk:
     return replace(chunk, keys=keys, v=v, tokens=places, derived={})
 
 
-def _tokens(x: Tensor, tokens: Tensor) -> Tensor:
+def _tokens(x: Any, tokens: Tensor) -> Tensor:
     """``[B, S, M, D]`` of ``x`` ``[B, Hkv, N, D]`` at tokens ``[B, S, M]``, where S is a multiple of Hkv."""
     batch, heads, count = tokens.shape
-    out = x.new_empty(batch, heads, count, x.shape[3])
+    out: Tensor = x.new_empty(batch, heads, count, x.shape[3])
     for b, head in product(range(batch), range(heads)):
-        torch.index_select(x[b, head * x.shape[1] // heads], 0, tokens[b, head], out=out[b, head])
+        own = head * x.shape[1] // heads
+        if tiles.offloaded(x):
+            out[b, head] = x.chosen(b, own, tokens[b, head])
+        else:
+            torch.index_select(x[b, own], 0, tokens[b, head], out=out[b, head])
     return out
 
 
@@ -63,14 +76,18 @@ def brought(job: PerRow, most: int = CHANNELS_AT_ONCE) -> Iterator[tuple[slice, 
         r0 = r1
 
 
-def _copied(x: Tensor, units: tuple[Tensor, ...], sets: int, count: int, size: int) -> Tensor:
+def _copied(x: Any, units: tuple[Tensor, ...], sets: int, count: int, size: int) -> Tensor:
     """``[B, Hkv, count · size, D]``, the units of each batch row and set of key heads, and zeros after the last one."""
     batch, heads, stored, width = x.shape
-    out = x.new_empty(batch, heads, count * size, width)
+    out: Tensor = x.new_empty(batch, heads, count * size, width)
     for b, head in product(range(batch), range(heads)):
         own = units[b * sets + head * sets // heads]
-        whole = x[b, head, : stored // size * size].unflatten(0, (-1, size)).flatten(1)
         place = out[b, head].view(count, -1)
-        torch.index_select(whole, 0, own, out=place[: len(own)])
+        if tiles.offloaded(x):
+            tokens = own[:, None] * size + torch.arange(size, device=own.device)
+            place[: len(own)] = x.chosen(b, head, tokens.flatten()).view(len(own), -1)
+        else:
+            whole = x[b, head, : stored // size * size].unflatten(0, (-1, size)).flatten(1)
+            torch.index_select(whole, 0, own, out=place[: len(own)])
         place[len(own) :] = 0
     return out

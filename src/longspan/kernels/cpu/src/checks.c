@@ -128,6 +128,8 @@ static const char *decode_step(const DecodeStep *of) {
     if (of->scoring.theta_k && !inside(of->at, of->choice.room)) return "there is no room for its entry";
     for (int64_t n = 0; n < of->rotations; n++) {
         if (!inside(of->at, of->stored[n].keys.count)) return "there is no room for its key";
+        const Codes *codes = &of->stored[n].codes;
+        if (codes->codes && (of->at < codes->count || of->values.count < codes->count)) return "its key would be one in int8";
         if (of->row >= of->stored[n].cos_sin.rows) return "there are no angles for its key";
     }
     for (const BandRange *band = bands; band < bands + of->bands; band++) {

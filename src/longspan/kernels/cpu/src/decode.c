@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "topk.h"
-#include "decode_rows.h"
+#include "codes.h"
 
 static void permute_channels(char *to, const char *from, const int64_t *order, int64_t width, int64_t size) {
     if (!order) memcpy(to, from, (size_t)(width * size));
@@ -189,23 +189,21 @@ int longspan_decode_choose(const DecodeRows *all, WorkQueue *queue) {
     return 1;
 }
 
-static void attend_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_t s) {
+static void attend_chosen(Softmax *rows, const DecodeStep *of, int64_t b, int64_t s, char *block) {
     const Job *job = &of->job;
     const ChosenUnits *units = &of->units;
     const int64_t choosing = of->choice.choosing, count = of->choice.count;
     const int64_t *unit = of->choice.chosen + (b * choosing + s * choosing / job->sharing) * count;
     const int64_t *at = units->positions + of->row * units->position_step;
-    const Run all_keys = stored(job, &of->stored[units->rotation].keys, b, s);
+    const Rotation *one = of->stored + units->rotation;
     for (int64_t n = 0, same; n < count; n += same) {
         const int64_t rotated = (at[n] + unit[n] % units->block * units->size) * job->pairs;
         rotate_queries(rows, job, b, s, 0, units->table.cos + rotated, units->table.sin + rotated);
-        Run run = all_keys;
         same = 1;
         if (units->size == 1) { /* single tokens that are seen alike are one run */
             while (n + same < count && at[n + same] == at[n]) same++;
-            run.tokens = unit + n, run.count = same;
-        } else run = part(run, unit[n] * units->size, (unit[n] + 1) * units->size);
-        attend(rows, &run);
+            attend_stored(rows, of, one, b, s, unit + n, 0, same, block);
+        } else attend_stored(rows, of, one, b, s, 0, unit[n] * units->size, units->size, block);
     }
 }
 
@@ -215,6 +213,9 @@ static int64_t attending(const DecodeStep *of) { return of->batch * of->job.shar
 int longspan_decode_attend(const DecodeRows *all, WorkQueue *queue) {
     Softmax rows = {0};
     int64_t sharing = 0; /* of those that `rows` has memory for */
+    const Job *any = &step_at(all, 0)->job;
+    char *block = malloc((size_t)(BLOCK * (any->dk + any->dv) * bytes_of((int)any->kind)));
+    if (!block) return 0;
     EACH(taken, queue) {
         int64_t item = taken;
         const DecodeStep *of = step_of(all, &item, attending);
@@ -223,7 +224,10 @@ int longspan_decode_attend(const DecodeRows *all, WorkQueue *queue) {
         job->out = of->out;
         if (job->sharing != sharing) {
             free(rows.q);
-            if (!init_rows(&rows, job)) return 0;
+            if (!init_rows(&rows, job)) {
+                free(block);
+                return 0;
+            }
             sharing = job->sharing;
         }
         const int64_t b = item / job->sharing, s = item % job->sharing;
@@ -232,12 +236,12 @@ int longspan_decode_attend(const DecodeRows *all, WorkQueue *queue) {
             const int64_t low = band->low[of->row], high = band->high[of->row], rotated = of->row * job->pairs;
             if (low >= high) continue;
             rotate_queries(&rows, job, b, s, 0, band->cos_sin.cos + rotated, band->cos_sin.sin + rotated);
-            Run run = part(stored(job, &of->stored[band->rotation].keys, b, s), low, high);
-            attend(&rows, &run);
+            attend_stored(&rows, of, of->stored + band->rotation, b, s, 0, low, high - low, block);
         }
-        if (of->stop) attend_chosen(&rows, of, b, s);
+        if (of->stop) attend_chosen(&rows, of, b, s, block);
         write_rows(&rows, job, b, s, 0);
     }
     free(rows.q);
+    free(block);
     return 1;
 }

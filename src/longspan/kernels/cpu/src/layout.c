@@ -15,6 +15,7 @@ SAME(Products);
 SAME(Representations);
 SAME(TopK);
 SAME(TokenScores);
+SAME(Codes);
 SAME(Rotation);
 SAME(BandRange);
 SAME(Choice);

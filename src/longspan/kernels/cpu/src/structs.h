@@ -111,10 +111,21 @@ typedef struct {
     double tie;
 } TopK;
 
+/* Tokens before `count` in int8, whose exact ones are never read; none if `codes` is null. Token t of a head is codes times
+   scales: those of row rows[t], of row t if that is null, and `scale_width` of them, one or as many as channels. */
+typedef struct {
+    const int8_t *codes;
+    const float *scales;
+    const int64_t *rows;
+    int64_t code_step[2], scale_step[2]; /* batch row, head, in numbers */
+    int64_t width, scale_width, count;
+} Codes;
+
 /* A stored rotation of the keys, and the table that rotates new ones. */
 typedef struct {
     Keys keys;
     Table cos_sin;
+    Codes codes;
 } Rotation;
 
 /* Keys low[row] : high[row] of a stored rotation; the query that sees them is rotated by its row of the table. */
@@ -179,6 +190,7 @@ typedef struct {
     QueryForScoring scoring;
     Choice choice;
     ChosenUnits units;
+    Codes values; /* tokens of the values in int8, as many as of the keys */
     int64_t rotations, bands;
     Rotation stored[]; /* a BandRange of each band follows */
 } DecodeStep;
