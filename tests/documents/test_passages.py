@@ -103,6 +103,12 @@ def test_beyond_the_window_the_sentence_with_the_answer_comes_first(bundled, nam
     assert answer.passages and len(answer.passages) <= 4
 
 
+@pytest.mark.parametrize("name", ["dca", "longheads:score=bounds", "esa"])
+def test_passages_of_keys_and_values_in_int8(bundled, name):
+    answer = asked(bundled, name, 4000, kv="int8")
+    assert "71428" in answer.text and "71428" in answer.passages[0].text
+
+
 def test_the_lists_of_two_questions_differ(bundled):
     model, tokenizer = bundled
     longspan.restore(model)

@@ -155,7 +155,7 @@ export class Documents {
     const current = one.id === this.chosen;
     if (current) button.setAttribute("aria-current", "true");
     else button.removeAttribute("aria-current");
-    actions.hidden = !current;
+    actions.hidden = !current || one.own === false; // what longspan read wrote is not the server's to change
     for (const action of actions.children) action.setAttribute("aria-label", `${action.textContent} ${one.name}`);
     return item;
   }
@@ -179,7 +179,7 @@ export class Documents {
 
   #key(event) {
     const one = event.target.closest(".doc") && this.get(event.target.dataset.id);
-    if (!one || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (!one || one.own === false || event.altKey || event.ctrlKey || event.metaKey) return;
     if (event.key === "F2") this.rename(one);
     else if (event.key === "Delete") this.remove(one);
     else return;
