@@ -1,0 +1,164 @@
+"""From measured prefill chunks to an interval for a longer text: which to measure, a line, its error, and its check.
+
+A method costs each token ``a + b · n`` seconds after ``n`` others: ``b`` is of the keys that a token attends to or
+scores. That is one line inside the window and another beyond it, where a method begins to choose. So the line goes
+through chunks on the side of the window that the end of the text is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+PREFILL_CHUNK = 2048  # tokens
+FEWEST = 3  # fitted chunks: two for a line, and one to check it
+NOISE = 0.03  # of a chunk's time: the least standard deviation that is believed
+MARGIN = 0.1  # of any time: what processor caches, memory and other programs change of it from one run to the next
+AIM = 0.1  # of a text's time: the most that noise may make of the line, before it is measured
+WIDEST = 3.0  # high over low; an interval that is wider tells nothing
+
+Row = tuple[float, float]
+"""What a time has of ``a`` and of ``b``."""
+
+
+def duration(seconds: float) -> str:
+    """``2.1 hours``, ``4.0 minutes``, ``12 seconds`` or ``8.1 ms``."""
+    if seconds > 5400:
+        return f"{seconds / 3600:,.1f} hours"
+    if seconds >= 90:
+        return f"{seconds / 60:.1f} minutes"
+    if seconds >= 1:
+        return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.1f} seconds"
+    return f"{seconds * 1e3:.1f} ms"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Seconds from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is narrow enough to be of use."""
+        return 0 < self.high <= WIDEST * self.low
+
+
+def around(seconds: float, error: float = 0.0) -> Interval:
+    """The interval of a time with a standard error, both in seconds."""
+    off = MARGIN * seconds + 2 * error
+    return Interval(max(seconds - off, 0.0), seconds + off)
+
+
+def tokens_row(start: int, stop: int) -> Row:
+    """Of the tokens ``start : stop`` together."""
+    return float(stop - start), (stop - start) * (start + stop) / 2
+
+
+def _spread(rows: Sequence[Row], at: Row) -> float:
+    """The standard error of the fit's value ``at`` a row, in standard deviations of a measured time."""
+    p, q, r = (sum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    return sqrt(max(r * at[0] ** 2 - 2 * q * at[0] * at[1] + p * at[1] ** 2, 0.0) / (p * r - q * q))
+
+
+class Fit:
+    """The least squares line through times, of which neither part is negative.
+
+    Args:
+        rows: what each time has of ``a`` and ``b``; two at least, which differ.
+        times: in seconds.
+    """
+
+    def __init__(self, rows: Sequence[Row], times: Sequence[float]) -> None:
+        self.rows = rows
+        p, q, r = (sum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+        u, v = (sum(x[i] * y for x, y in zip(rows, times, strict=True)) for i in (0, 1))
+        self.a, self.b = (r * u - q * v) / (p * r - q * q), (p * v - q * u) / (p * r - q * q)
+        if self.b < 0:
+            self.a, self.b = u / p, 0.0
+        elif self.a < 0:
+            self.a, self.b = 0.0, v / r
+        noise = NOISE * sum(times) / len(times)
+        if len(rows) > 2:
+            squares = sum((y - self.at(x)) ** 2 for x, y in zip(rows, times, strict=True))
+            noise = max(noise, sqrt(squares / (len(rows) - 2)))
+        self.noise = noise
+
+    def at(self, row: Row) -> float:
+        """Seconds of a row."""
+        return self.a * row[0] + self.b * row[1]
+
+    def error(self, row: Row) -> float:
+        """Its standard error in seconds."""
+        return self.noise * _spread(self.rows, row)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured for a text.
+
+    Attributes:
+        length: tokens of the text. stop: those that are read of it.
+        fitted: the token from which on chunks are fitted.
+    """
+
+    length: int
+    stop: int
+    fitted: int
+
+    @property
+    def prefill_chunks(self) -> list[tuple[int, int]]:
+        """``0 : stop`` in prefill chunks."""
+        return [(n, min(n + PREFILL_CHUNK, self.stop)) for n in range(0, self.stop, PREFILL_CHUNK)]
+
+
+def plan(length: int, window: int) -> Plan:
+    """As few chunks as tell the time of ``length`` tokens, or all of them if that takes all."""
+    size = PREFILL_CHUNK
+    # Beyond the window, or so that the first length is a quarter of it.
+    begin = -(-window // size) * size if length > window else max(-(-window // 4 // size) - 1, 0) * size
+    count = FEWEST
+    while begin + count * size < length:
+        rows = [tokens_row(begin + n * size, begin + (n + 1) * size) for n in range(count)]
+        if 2 * NOISE * size * _spread(rows, tokens_row(begin + count * size, length)) <= AIM * length:
+            break
+        count += 1
+    return Plan(length, min(begin + count * size, length), begin)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A measured time beside the interval that was estimated from what was measured before it.
+
+    Attributes:
+        what: ``"reading"`` the tokens ``start : stop``, or ``"token"``, one after ``start``.
+        seconds: measured.
+        low, high: of the estimate.
+    """
+
+    what: str
+    start: int
+    stop: int
+    seconds: float
+    low: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        return self.low <= self.seconds <= self.high
+
+
+def check(what: str, spans: Sequence[tuple[int, int]], rows: Sequence[Row], times: Sequence[float]) -> Check:
+    """Hold the last third of the chunks, or the last token, against the line through what was measured before."""
+    last = len(rows) - max(len(rows) // 3, 1)
+    line = Fit(rows[:last], times[:last])
+    late = slice(last, None) if what == "reading" else slice(-1, None)
+    row = sum(x[0] for x in rows[late]), sum(x[1] for x in rows[late])
+    said = around(line.at(row), line.error(row))
+    return Check(what, spans[late][0][0], spans[-1][1], sum(times[late]), said.low, said.high)

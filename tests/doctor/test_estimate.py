@@ -1,0 +1,55 @@
+"""From the times of a run to an estimate, or to the reason why there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from longspan.doctor.estimate import estimated
+from longspan.doctor.fit import plan, tokens_row
+from longspan.doctor.measuring import NoEstimateError, Point, Run
+
+
+def run_of(made, inside, beyond, window, change=lambda n, seconds: seconds):
+    """A run whose tokens take ``a + b · n`` seconds, by one line inside the window and another beyond it."""
+
+    def line(n):
+        return inside if n < window else beyond
+
+    chunks, tokens = [], []
+    for n, (start, stop) in enumerate(made.prefill_chunks):
+        (a, b), (x, y) = line(start), tokens_row(start, stop)
+        chunks.append(Point(start, stop, change(n, a * x + b * y)))
+        if start >= made.fitted or stop == made.stop:
+            a, b = line(stop)
+            tokens.append(Point(stop, stop + 16, change(n, 100 * (a + b * stop))))
+    return Run("cpu", tuple(chunks), tuple(tokens), 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "growth"), [((1e-3, 0.0), "linear"), ((1e-3, 1e-8), "linear"), ((1e-3, 1e-6), "quadratic")]
+)
+@pytest.mark.parametrize("length", [16_384, 32_768, 100_000])
+def test_the_line_beyond_the_window_is_what_counts(beyond, growth, length):
+    window, inside = 8192, (2e-3, 3e-7)
+    made = estimated(run_of(plan(length, window), inside, beyond, window), plan(length, window))
+    real = sum(
+        a * x + b * y for (a, b), (x, y) in ((inside, tokens_row(0, window)), (beyond, tokens_row(window, length)))
+    )
+    assert made.prefill_seconds.middle == pytest.approx(real)
+    assert made.token_seconds.middle == pytest.approx(100 * (beyond[0] + beyond[1] * length))
+    assert made.growth == growth and [check.what for check in made.checks] == ["reading", "token"]
+    for interval in (made.prefill_seconds, made.token_seconds):
+        assert interval.low < interval.middle < interval.high and interval.tells
+
+
+def test_a_text_that_was_read_needs_no_line():
+    whole = plan(1000, 64)
+    made = estimated(run_of(whole, (1e-3, 0.0), (1e-3, 0.0), 64), whole)
+    assert made.prefill_seconds.middle == pytest.approx(1.0) and made.checks == () and made.growth == "linear"
+
+
+def test_a_check_that_does_not_hold_is_no_estimate():
+    made = plan(32_768, 8192)
+    run = run_of(made, (1e-3, 0.0), (1e-3, 0.0), 8192, lambda n, seconds: seconds * (2 if n == 7 else 1))
+    with pytest.raises(NoEstimateError, match="14,336 to 16,384"):
+        estimated(run, made)
