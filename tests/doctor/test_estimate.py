@@ -48,8 +48,12 @@ def test_a_text_that_was_read_needs_no_line():
     assert made.prefill_seconds.middle == pytest.approx(1.0) and made.checks == () and made.growth == "linear"
 
 
-def test_a_check_that_does_not_hold_is_no_estimate():
+@pytest.mark.parametrize(("times", "holds"), [(1.0, True), (1.1, True), (1.6, False), (0.5, False)])
+def test_a_later_time_is_held_against_those_before(times, holds):
     made = plan(32_768, 8192)
-    run = run_of(made, (1e-3, 0.0), (1e-3, 0.0), 8192, lambda n, seconds: seconds * (2 if n == 7 else 1))
-    with pytest.raises(NoEstimateError, match="14,336 to 16,384"):
-        estimated(run, made)
+    run = run_of(made, (1e-3, 0.0), (1e-3, 0.0), 8192, lambda n, seconds: seconds * (times if n == 7 else 1))
+    if holds:
+        assert all(check.holds for check in estimated(run, made).checks)
+    else:
+        with pytest.raises(NoEstimateError, match="14,336 to 16,384"):
+            estimated(run, made)

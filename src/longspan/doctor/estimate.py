@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longspan.doctor.fit import PREFILL_CHUNK, Check, Fit, Interval, Plan, around, check, duration, tokens_row
-from longspan.doctor.measuring import NoEstimateError, Run
+from longspan.doctor.fit import (
+    PREFILL_CHUNK,
+    TOKEN_MARGIN,
+    Line,
+    ReadingPlan,
+    Row,
+    TimeRange,
+    around,
+    duration,
+    tokens_row,
+)
+from longspan.doctor.measuring import NoEstimateError, Point, Run
+
+
+@dataclass(frozen=True)
+class Check:
+    """A measured time beside the interval that was estimated from what was measured before it.
+
+    Attributes:
+        what: ``"reading"`` the tokens ``start : stop``, or ``"token"``, one after ``start``.
+        seconds: measured.
+        low, high: of the estimate.
+    """
+
+    what: str
+    start: int
+    stop: int
+    seconds: float
+    low: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        return self.low <= self.seconds <= self.high
 
 
 @dataclass(frozen=True)
@@ -19,45 +52,36 @@ class Estimate:
         checks: of both, at a larger length than those they were estimated from; none if all of the text was read.
     """
 
-    prefill_seconds: Interval
+    prefill_seconds: TimeRange
     growth: str
-    token_seconds: Interval
+    token_seconds: TimeRange
     prefill_chunk: int
     checks: tuple[Check, ...]
 
 
-def estimated(run: Run, plan: Plan) -> Estimate:
+def estimated(run: Run, plan: ReadingPlan) -> Estimate:
     """The estimate, if it was checked and the check holds.
 
     Raises:
         NoEstimateError: the check does not hold, or an interval is too wide to tell anything.
     """
     chunks = [point for point in run.prefill_chunks if point.start >= plan.fitted]
-    read, rest = sum(point.seconds for point in run.prefill_chunks), (plan.stop, plan.length)
+    read = sum(point.seconds for point in run.prefill_chunks)
     if plan.stop == plan.length:
-        line = (
-            Fit([tokens_row(p.start, p.stop) for p in chunks], [p.seconds for p in chunks]) if len(chunks) > 1 else None
-        )
-        growth = "quadratic" if line is not None and line.b * plan.length >= 2 * line.a else "linear"
-        return Estimate(around(read), growth, around(run.tokens[-1].seconds), PREFILL_CHUNK, ())
-    checks, fits = [], []
-    for what, points in (("reading", chunks), ("token", run.tokens)):
-        rows = [tokens_row(p.start, p.stop) if what == "reading" else (1.0, float(p.start)) for p in points]
-        spans, times = [(p.start, p.stop) for p in points], [p.seconds for p in points]
-        checks.append(check(what, spans, rows, times))
-        fits.append(Fit(rows, times))
-    reading, token = fits
-    more, one = tokens_row(*rest), (1.0, float(plan.length))
+        line = _line("reading", chunks) if len(chunks) > 1 else None
+        return Estimate(around(read), _growth(line, plan.length), _token(run.tokens[-1].seconds), PREFILL_CHUNK, ())
+    reading, token = _line("reading", chunks), _line("token", run.tokens)
+    more, one = tokens_row(plan.stop, plan.length), (1.0, float(plan.length))
+    checks = _check("reading", chunks), _check("token", run.tokens)
+    for failed in (check for check in checks if not check.holds):
+        raise NoEstimateError(_failed(failed))
     made = Estimate(
         prefill_seconds=around(read + reading.at(more), reading.error(more)),
-        growth="quadratic" if reading.b * plan.length >= 2 * reading.a else "linear",
-        token_seconds=around(token.at(one), token.error(one)),
+        growth=_growth(reading, plan.length),
+        token_seconds=_token(token.at(one), token.error(one)),
         prefill_chunk=PREFILL_CHUNK,
-        checks=tuple(checks),
+        checks=checks,
     )
-    for one_check in checks:
-        if not one_check.holds:
-            raise NoEstimateError(_failed(one_check))
     for what, interval in (("reading", made.prefill_seconds), ("a token", made.token_seconds)):
         if not interval.tells:
             raise NoEstimateError(
@@ -65,6 +89,33 @@ def estimated(run: Run, plan: Plan) -> Estimate:
                 f"{duration(interval.high)}; run it again when other programs are quiet"
             )
     return made
+
+
+def _token(seconds: float, error: float = 0.0) -> TimeRange:
+    return around(seconds, error, TOKEN_MARGIN)
+
+
+def _rows(what: str, points: Sequence[Point]) -> list[Row]:
+    return [tokens_row(p.start, p.stop) if what == "reading" else (1.0, float(p.start)) for p in points]
+
+
+def _line(what: str, points: Sequence[Point]) -> Line:
+    return Line(_rows(what, points), [point.seconds for point in points])
+
+
+def _check(what: str, points: Sequence[Point]) -> Check:
+    """Hold the last third of the chunks, or the last token, against the line through what was measured before."""
+    last = len(points) - max(len(points) // 3, 1)
+    line, late = _line(what, points[:last]), points[last:] if what == "reading" else points[-1:]
+    rows = _rows(what, late)
+    row = sum(x for x, _ in rows), sum(y for _, y in rows)
+    said = (around if what == "reading" else _token)(line.at(row), line.error(row))
+    return Check(what, late[0].start, late[-1].stop, sum(point.seconds for point in late), said.low, said.high)
+
+
+def _growth(line: Line | None, length: int) -> str:
+    """``"quadratic"`` if half of the time of ``length`` tokens or more grows so."""
+    return "quadratic" if line is not None and line.b * length >= 2 * line.a else "linear"
 
 
 def _failed(failed: Check) -> str:

@@ -14,7 +14,9 @@ from math import sqrt
 PREFILL_CHUNK = 2048  # tokens
 FEWEST = 3  # fitted chunks: two for a line, and one to check it
 NOISE = 0.03  # of a chunk's time: the least standard deviation that is believed
-MARGIN = 0.1  # of any time: what processor caches, memory and other programs change of it from one run to the next
+# Of any time: what changes from one run to the next. A token reads all weights and keys from memory, which other
+# programs share, and those of a long text lie in no processor cache.
+MARGIN, TOKEN_MARGIN = 0.1, 0.2
 AIM = 0.1  # of a text's time: the most that noise may make of the line, before it is measured
 WIDEST = 3.0  # high over low; an interval that is wider tells nothing
 
@@ -34,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 @dataclass(frozen=True)
-class Interval:
+class TimeRange:
     """Seconds from ``low`` to ``high``."""
 
     low: float
@@ -50,10 +52,10 @@ class Interval:
         return 0 < self.high <= WIDEST * self.low
 
 
-def around(seconds: float, error: float = 0.0) -> Interval:
+def around(seconds: float, error: float = 0.0, margin: float = MARGIN) -> TimeRange:
     """The interval of a time with a standard error, both in seconds."""
-    off = MARGIN * seconds + 2 * error
-    return Interval(max(seconds - off, 0.0), seconds + off)
+    off = margin * seconds + 2 * error
+    return TimeRange(max(seconds - off, 0.0), seconds + off)
 
 
 def tokens_row(start: int, stop: int) -> Row:
@@ -67,7 +69,7 @@ def _spread(rows: Sequence[Row], at: Row) -> float:
     return sqrt(max(r * at[0] ** 2 - 2 * q * at[0] * at[1] + p * at[1] ** 2, 0.0) / (p * r - q * q))
 
 
-class Fit:
+class Line:
     """The least squares line through times, of which neither part is negative.
 
     Args:
@@ -100,7 +102,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadingPlan:
     """What is measured for a text.
 
     Attributes:
@@ -118,7 +120,7 @@ class Plan:
         return [(n, min(n + PREFILL_CHUNK, self.stop)) for n in range(0, self.stop, PREFILL_CHUNK)]
 
 
-def plan(length: int, window: int) -> Plan:
+def plan(length: int, window: int) -> ReadingPlan:
     """As few chunks as tell the time of ``length`` tokens, or all of them if that takes all."""
     size = PREFILL_CHUNK
     # Beyond the window, or so that the first length is a quarter of it.
@@ -129,36 +131,4 @@ def plan(length: int, window: int) -> Plan:
         if 2 * NOISE * size * _spread(rows, tokens_row(begin + count * size, length)) <= AIM * length:
             break
         count += 1
-    return Plan(length, min(begin + count * size, length), begin)
-
-
-@dataclass(frozen=True)
-class Check:
-    """A measured time beside the interval that was estimated from what was measured before it.
-
-    Attributes:
-        what: ``"reading"`` the tokens ``start : stop``, or ``"token"``, one after ``start``.
-        seconds: measured.
-        low, high: of the estimate.
-    """
-
-    what: str
-    start: int
-    stop: int
-    seconds: float
-    low: float
-    high: float
-
-    @property
-    def holds(self) -> bool:
-        return self.low <= self.seconds <= self.high
-
-
-def check(what: str, spans: Sequence[tuple[int, int]], rows: Sequence[Row], times: Sequence[float]) -> Check:
-    """Hold the last third of the chunks, or the last token, against the line through what was measured before."""
-    last = len(rows) - max(len(rows) // 3, 1)
-    line = Fit(rows[:last], times[:last])
-    late = slice(last, None) if what == "reading" else slice(-1, None)
-    row = sum(x[0] for x in rows[late]), sum(x[1] for x in rows[late])
-    said = around(line.at(row), line.error(row))
-    return Check(what, spans[late][0][0], spans[-1][1], sum(times[late]), said.low, said.high)
+    return ReadingPlan(length, min(begin + count * size, length), begin)

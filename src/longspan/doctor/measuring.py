@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from longspan.doctor.fit import Fit, Plan, duration, tokens_row
+from longspan.doctor.fit import Line, ReadingPlan, duration, tokens_row
 from longspan.errors import LongspanError
 from longspan.hf import LongspanCache, new_cache
 from longspan.hf.argument import CACHE_ARGUMENT
@@ -69,7 +69,7 @@ class Run:
         return sum(point.stop - point.start for point in self.prefill_chunks)
 
 
-def measure(model: PreTrainedModel, device: torch.device, plan: Plan, seconds: float | None, say: Say) -> Run:
+def measure(model: PreTrainedModel, device: torch.device, plan: ReadingPlan, seconds: float | None, say: Say) -> Run:
     """Time an extended model.
 
     Args:
@@ -118,7 +118,7 @@ def _forward(model: PreTrainedModel, ids: Tensor, cache: LongspanCache) -> None:
 
 
 def _pass(
-    model: PreTrainedModel, ids: Tensor, plan: Plan, now: Callable[[], float], limit: float | None, say: Say
+    model: PreTrainedModel, ids: Tensor, plan: ReadingPlan, now: Callable[[], float], limit: float | None, say: Say
 ) -> tuple[list[Point], list[Point]]:
     """Read the chunks of a plan once, with tokens decoded after those that are fitted and after the last one."""
     cache, at, said, begun = new_cache(model), 0, time.perf_counter(), now()
@@ -146,7 +146,7 @@ def _left(read: Sequence[Point], tokens: int) -> float:
     rows, last = [tokens_row(point.start, point.stop) for point in read], read[-1]
     if len(read) < 2:
         return last.seconds * tokens / (last.stop - last.start)
-    return Fit(rows, [point.seconds for point in read]).at(tokens_row(last.stop, last.stop + tokens))
+    return Line(rows, [point.seconds for point in read]).at(tokens_row(last.stop, last.stop + tokens))
 
 
 def _decoded(

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from longspan.doctor.estimate import Estimate
 from longspan.doctor.findings import Advice, Findings, ModelFacts
-from longspan.doctor.fit import Interval, duration
+from longspan.doctor.fit import TimeRange, duration
 from longspan.doctor.machine import Machine
 from longspan.doctor.untouched import Untouched
 from longspan.hf import Report
@@ -149,13 +149,13 @@ def _times(estimate: Estimate, length: int) -> Iterator[_Row]:
         of = (
             f"tokens {check.start:,} to {check.stop:,}" if check.what == "reading" else f"a token after {check.start:,}"
         )
-        said = _between(Interval(check.low, check.high))
+        said = _between(TimeRange(check.low, check.high))
         yield "checked", f"{of}: {duration(check.seconds)}, estimated before: {said}"
     if not estimate.checks:
         yield "checked", "all of the text was read"
 
 
-def _between(interval: Interval) -> str:
+def _between(interval: TimeRange) -> str:
     return f"{duration(interval.low)} to {duration(interval.high)}"
 
 
