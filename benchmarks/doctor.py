@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,9 +25,12 @@ import torch
 
 import longspan
 from common import machine
-from longspan.doctor.fit import PREFILL_CHUNK
+from longspan.doctor.estimate import estimated
+from longspan.doctor.fit import PREFILL_CHUNK, ReadingPlan, TimeRange, plan
+from longspan.doctor.measuring import NoEstimateError, Point, Run
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.loading.models import load
+from longspan.selection import Everything
 
 PAGE, MARKS = Path(__file__).parents[1] / "docs" / "doctor.md", ("<!-- doctor -->", "<!-- /doctor -->")
 OUT = Path(__file__).parent / "results" / "doctor"
@@ -67,15 +71,38 @@ def real(model: Any, name: str, ids: torch.Tensor, method: str, path: Path) -> N
 
 
 def doctor(model: Any, name: str, method: str, path: Path) -> None:
-    """Ask the doctor for each of ``LENGTHS``; its estimates go to a file."""
-    for length in LENGTHS:
+    """Ask the doctor for each of ``LENGTHS``; its estimates go to a file.
+
+    Lengths for which it reads and fits the same tokens share one reading, that of the longest.
+    """
+    report = longspan.inspect(model, method)
+    dense = isinstance(report.method.selection(report.window), Everything)
+    plans = {n: plan(n, report.window, dense=dense) for n in sorted(LENGTHS, reverse=True)}
+    for length, one in plans.items():
         done = saved(path).get("doctor", {})
         if str(length) in done:
             continue
-        made = longspan.diagnose(model, length=length, method=method).to_dict()
-        said = {key: made[key] for key in ("estimate", "no_estimate", "run")}
+        twins = [done[str(n)]["run"] for n, x in plans.items() if str(n) in done and parts(x) == parts(one)]
+        if twins and one.stop < length:
+            said = {**from_run(twins[0], one), "run": twins[0]}
+        else:
+            made = longspan.diagnose(model, length=length, method=method).to_dict()
+            said = {key: made[key] for key in ("estimate", "no_estimate", "run")}
         save(path, name, method, doctor={**done, str(length): said})
         print(time.strftime("%H:%M:%S"), path.stem, length, said["estimate"] or said["no_estimate"], flush=True)
+
+
+def parts(one: ReadingPlan) -> tuple[int, int]:
+    return one.stop, one.fitted
+
+
+def from_run(run: dict[str, Any], one: ReadingPlan) -> dict[str, Any]:
+    """What the doctor says of another length from the same reading."""
+    points = {key: tuple(Point(**point) for point in run[key]) for key in ("prefill_chunks", "tokens")}
+    try:
+        return {"estimate": asdict(estimated(Run(**{**run, **points}), one)), "no_estimate": None}
+    except NoEstimateError as error:
+        return {"estimate": None, "no_estimate": str(error)}
 
 
 def table() -> list[str]:
@@ -100,7 +127,7 @@ def table() -> list[str]:
 
 def off(said: dict[str, float], real_time: float) -> float:
     """By how much the middle of an interval is more than a real time."""
-    return (said["low"] + said["high"]) / 2 / real_time - 1
+    return TimeRange(**said).middle / real_time - 1
 
 
 def timed(model: Any, ids: torch.Tensor, cache: Any) -> float:

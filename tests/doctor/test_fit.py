@@ -15,7 +15,7 @@ LENGTHS += [(200_000, 8192), (32_768, 32_768), (131_072, 32_768), (1 << 20, 8192
 
 @pytest.mark.parametrize(("length", "window"), LENGTHS)
 def test_a_plan_sees_the_side_of_the_window_that_the_text_ends_on(length, window):
-    made = plan(length, window)
+    made = plan(length, window, dense=False)
     steps = made.prefill_chunks
     assert steps[0][0] == 0 and steps[-1][1] == made.stop <= length
     assert all(a == b for (_, a), (b, _) in pairwise(steps)) and all(b - a <= PREFILL_CHUNK for a, b in steps)
@@ -28,8 +28,16 @@ def test_a_plan_sees_the_side_of_the_window_that_the_text_ends_on(length, window
 
 
 @pytest.mark.parametrize(("length", "window"), LENGTHS)
+def test_a_method_that_reads_every_key_has_one_line_from_a_quarter_of_the_window_on(length, window):
+    dense, chosen = plan(length, window, dense=True), plan(length, window, dense=False)
+    assert dense.fitted <= chosen.fitted and dense.stop <= chosen.stop and dense.fitted <= window / 4
+    assert dense.stop == length or dense.stop >= dense.fitted + FEWEST * PREFILL_CHUNK
+    assert dense.stop == length or length <= window or dense.stop > window
+
+
+@pytest.mark.parametrize(("length", "window"), LENGTHS)
 def test_a_plan_is_no_longer_than_noise_asks_for(length, window):
-    made = plan(length, window)
+    made = plan(length, window, dense=False)
     if made.stop < length:
         rows = [tokens_row(a, b) for a, b in made.prefill_chunks if a >= made.fitted]
         fit = Line(rows, [1.0] * len(rows))
@@ -49,6 +57,15 @@ def test_a_fit_is_never_negative(times):
     assert fit.a >= 0 and fit.b >= 0 and fit.at(tokens_row(0, 10**6)) > 0
 
 
+@pytest.mark.parametrize("times", [(3.0, 2.0, 2.5), (1.0, 1.1, 1.0), (1.0, 2.0, 3.1)])
+def test_a_range_is_inside_what_the_last_time_allows(times):
+    fit = Line([tokens_row(n, n + 2048) for n in range(8192, 14_336, 2048)], times)
+    far = tokens_row(14_336, 10**6)
+    low, high = fit.range(far)
+    last = fit.at(fit.rows[-1])
+    assert last * far[0] / 2048 * 0.999 <= low < high <= last * far[1] / fit.rows[-1][1] * 1.001
+
+
 def test_an_error_is_that_of_many_runs():
     random = Random(0)
     rows, far = [tokens_row(n, n + 2048) for n in range(8192, 20_480, 2048)], tokens_row(20_480, 40_960)
@@ -63,4 +80,4 @@ def test_an_error_is_that_of_many_runs():
 
 @pytest.mark.parametrize(("low", "high", "tells"), [(1.0, 2.0, True), (1.0, 4.0, False), (0.0, 1.0, False)])
 def test_what_is_too_wide_tells_nothing(low, high, tells):
-    assert TimeRange(low, high).tells is tells and TimeRange(low, high).middle == (low + high) / 2
+    assert TimeRange(low, high).tells is tells and low <= TimeRange(low, high).middle <= high

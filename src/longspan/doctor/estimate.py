@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longspan.doctor.fit import (
+    MARGIN,
     PREFILL_CHUNK,
     TOKEN_MARGIN,
     Line,
@@ -69,16 +70,19 @@ def estimated(run: Run, plan: ReadingPlan) -> Estimate:
     read = sum(point.seconds for point in run.prefill_chunks)
     if plan.stop == plan.length:
         line = _line("reading", chunks) if len(chunks) > 1 else None
-        return Estimate(around(read), _growth(line, plan.length), _token(run.tokens[-1].seconds), PREFILL_CHUNK, ())
-    reading, token = _line("reading", chunks), _line("token", run.tokens)
-    more, one = tokens_row(plan.stop, plan.length), (1.0, float(plan.length))
+        token = run.tokens[-1].seconds
+        return Estimate(
+            around(read, read), _growth(line, plan.length), around(token, token, TOKEN_MARGIN), PREFILL_CHUNK, ()
+        )
+    reading, writing = _line("reading", chunks), _line("token", run.tokens)
+    low, high = reading.range(tokens_row(plan.stop, plan.length))
     checks = _check("reading", chunks), _check("token", run.tokens)
     for failed in (check for check in checks if not check.holds):
         raise NoEstimateError(_failed(failed))
     made = Estimate(
-        prefill_seconds=around(read + reading.at(more), reading.error(more)),
+        prefill_seconds=around(read + low, read + high),
         growth=_growth(reading, plan.length),
-        token_seconds=_token(token.at(one), token.error(one)),
+        token_seconds=around(*writing.range((1.0, float(plan.length))), TOKEN_MARGIN),
         prefill_chunk=PREFILL_CHUNK,
         checks=checks,
     )
@@ -89,10 +93,6 @@ def estimated(run: Run, plan: ReadingPlan) -> Estimate:
                 f"{duration(interval.high)}; run it again when other programs are quiet"
             )
     return made
-
-
-def _token(seconds: float, error: float = 0.0) -> TimeRange:
-    return around(seconds, error, TOKEN_MARGIN)
 
 
 def _rows(what: str, points: Sequence[Point]) -> list[Row]:
@@ -109,7 +109,7 @@ def _check(what: str, points: Sequence[Point]) -> Check:
     line, late = _line(what, points[:last]), points[last:] if what == "reading" else points[-1:]
     rows = _rows(what, late)
     row = sum(x for x, _ in rows), sum(y for _, y in rows)
-    said = (around if what == "reading" else _token)(line.at(row), line.error(row))
+    said = around(*line.range(row), MARGIN if what == "reading" else TOKEN_MARGIN)
     return Check(what, late[0].start, late[-1].stop, sum(point.seconds for point in late), said.low, said.high)
 
 

@@ -35,6 +35,7 @@ from longspan.model.parallel import split_reason
 from longspan.model.placement import runs_on
 from longspan.model.unwrap import module_of
 from longspan.model.window import rope_types
+from longspan.selection import Everything
 
 WINDOWS = 8  # of a text whose length was not given
 
@@ -166,7 +167,7 @@ def _examined(
             model, choice.method, window=asked.window, calibration=calibration, length=length, kv_tier=advice.kv_tier,
             kv_dir=asked.kv_dir if advice.kv_tier == "disk" else None,
         ):  # fmt: skip
-            run, estimate, no_estimate = _timed(model, device, length, report.window, asked)
+            run, estimate, no_estimate = _timed(model, device, length, report, asked)
     short = untouched.check(
         model,
         choice.method,
@@ -193,12 +194,13 @@ def _examined(
 
 
 def _timed(
-    model: PreTrainedModel, device: torch.device, length: int, window: int, asked: _Asked
+    model: PreTrainedModel, device: torch.device, length: int, report: Report, asked: _Asked
 ) -> tuple[Run | None, Estimate | None, str]:
     """What was measured, the estimate, and why there is none."""
     run = None
     try:
-        measured = plan(length, window)
+        dense = isinstance(report.method.selection(report.window), Everything)
+        measured = plan(length, report.window, dense=dense)
         run = measure(model, device, measured, asked.seconds, asked.say)
         return run, estimated(run, measured), ""
     except NoEstimateError as error:

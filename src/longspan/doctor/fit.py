@@ -1,8 +1,8 @@
 """From measured prefill chunks to an interval for a longer text: which to measure, a line, its error, and its check.
 
 A method costs each token ``a + b · n`` seconds after ``n`` others: ``b`` is of the keys that a token attends to or
-scores. That is one line inside the window and another beyond it, where a method begins to choose. So the line goes
-through chunks on the side of the window that the end of the text is on.
+scores. A method that does not read every key has one line inside the window, where it does, and another beyond it. So
+its line goes through chunks on the side of the window that the end of the text is on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOISE = 0.03  # of a chunk's time: the least standard deviation that is believed
 # Of any time: what changes from one run to the next. A token reads all weights and keys from memory, which other
 # programs share, and those of a long text lie in no processor cache.
 MARGIN, TOKEN_MARGIN = 0.1, 0.2
-AIM = 0.1  # of a text's time: the most that noise may make of the line, before it is measured
+AIM = 0.15  # of a text's time: the most that noise may make of the line, before it is measured
 WIDEST = 3.0  # high over low; an interval that is wider tells nothing
 
 Row = tuple[float, float]
@@ -44,7 +44,8 @@ class TimeRange:
 
     @property
     def middle(self) -> float:
-        return (self.low + self.high) / 2
+        """The geometric mean: as many times ``low`` as ``high`` is of it."""
+        return sqrt(self.low * self.high)
 
     @property
     def tells(self) -> bool:
@@ -52,10 +53,9 @@ class TimeRange:
         return 0 < self.high <= WIDEST * self.low
 
 
-def around(seconds: float, error: float = 0.0, margin: float = MARGIN) -> TimeRange:
-    """The interval of a time with a standard error, both in seconds."""
-    off = margin * seconds + 2 * error
-    return TimeRange(max(seconds - off, 0.0), seconds + off)
+def around(low: float, high: float, margin: float = MARGIN) -> TimeRange:
+    """The range of a time from ``low`` to ``high`` seconds that may change by a factor of ``1 + margin``."""
+    return TimeRange(low / (1 + margin), high * (1 + margin))
 
 
 def tokens_row(start: int, stop: int) -> Row:
@@ -100,6 +100,15 @@ class Line:
         """Its standard error in seconds."""
         return self.noise * _spread(self.rows, row)
 
+    def range(self, row: Row) -> tuple[float, float]:
+        """Seconds of a row, by two standard errors, from low to high.
+
+        It is no more than the last row's time allows: of which all is ``a``, or all is ``b``.
+        """
+        value, off, last = self.at(row), 2 * self.error(row), self.rows[-1]
+        ends = sorted(self.at(last) * x / y for x, y in zip(row, last, strict=True))
+        return max(value - off, ends[0]), min(value + off, ends[1])
+
 
 @dataclass(frozen=True)
 class ReadingPlan:
@@ -120,15 +129,21 @@ class ReadingPlan:
         return [(n, min(n + PREFILL_CHUNK, self.stop)) for n in range(0, self.stop, PREFILL_CHUNK)]
 
 
-def plan(length: int, window: int) -> ReadingPlan:
-    """As few chunks as tell the time of ``length`` tokens, or all of them if that takes all."""
+def plan(length: int, window: int, *, dense: bool) -> ReadingPlan:
+    """As few chunks as tell the time of ``length`` tokens, or all of them if that takes all.
+
+    Args:
+        dense: whether the method reads every key, and so has one line inside the window and beyond it.
+    """
     size = PREFILL_CHUNK
-    # Beyond the window, or so that the first length is a quarter of it.
-    begin = -(-window // size) * size if length > window else max(-(-window // 4 // size) - 1, 0) * size
-    count = FEWEST
-    while begin + count * size < length:
-        rows = [tokens_row(begin + n * size, begin + (n + 1) * size) for n in range(count)]
-        if 2 * NOISE * size * _spread(rows, tokens_row(begin + count * size, length)) <= AIM * length:
+    beyond = -(-window // size) * size
+    quarter = max(-(-window // 4 // size) - 1, 0) * size  # so that the first length is a quarter of the window
+    seen = beyond if length > window else quarter
+    fitted = quarter if dense else seen
+    stop = seen + FEWEST * size
+    while stop < length:
+        rows = [tokens_row(n, n + size) for n in range(fitted, stop, size)]
+        if 2 * NOISE * size * _spread(rows, tokens_row(stop, length)) <= AIM * length:
             break
-        count += 1
-    return ReadingPlan(length, min(begin + count * size, length), begin)
+        stop += size
+    return ReadingPlan(length, min(stop, length), fitted)
