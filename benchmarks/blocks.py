@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import doctor
 import documents
 import front
 import passages
@@ -33,6 +34,7 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     ),
     front.PAGE: lambda text: front.filled(text, _json(front.RESULTS)),
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
+    doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
     real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),
     ROOT / "docs" / "documents.md": lambda text: between(

@@ -10,7 +10,7 @@ import pytest
 from longspan.cli import options
 from longspan.errors import LongspanError
 
-QUICK = ("--seconds", "0.3", "--device", "cpu")
+CPU = ("--device", "cpu")
 
 
 def test_without_a_model_the_machine_alone(run):
@@ -20,16 +20,23 @@ def test_without_a_model_the_machine_alone(run):
 
 
 def test_a_model(run, folder):
-    ran = run("doctor", folder, "--length", "2k", *QUICK)
+    ran = run("doctor", folder, "--length", "2k", *CPU)
     assert ran.code == 0 and "2,048 tokens" in ran.out and "Recommendation" in ran.out and "measuring" in ran.err
-    quiet = run("doctor", folder, "--length", "2k", "--json", "--quiet", *QUICK)
+    quiet = run("doctor", folder, "--length", "2k", "--json", "--quiet", *CPU)
     made = json.loads(quiet.out)
     assert quiet.err == "" and made["ok"] and made["recommendation"]["method"] == "dca"
 
 
+def test_a_limit_that_leaves_no_estimate_recommends_nothing(run, folder):
+    ran = run("doctor", folder, "--length", "2k", "--seconds", "1e-9", "--json", "-q", *CPU)
+    made = json.loads(ran.out)
+    assert ran.code == 1 and made["estimate"] is None and "allow more seconds" in made["no_estimate"]
+    assert made["recommendation"]["kv_tier"] is None and not made["recommendation"]["commands"]
+
+
 def test_the_command_to_copy_runs(run, folder, tmp_path):
     (tmp_path / "book.txt").write_text("Rivers run to the sea. " * 60, encoding="utf-8")
-    made = json.loads(run("doctor", folder, "--length", "1k", "--method", "streaming-llm", "--json", *QUICK).out)
+    made = json.loads(run("doctor", folder, "--length", "1k", "--method", "streaming-llm", "--json", *CPU).out)
     words = shlex.split(made["recommendation"]["commands"][0])
     given = {"TEXT": str(tmp_path / "book.txt"), "QUESTION": "Where?"}
     assert words[0] == "longspan"
@@ -38,7 +45,7 @@ def test_the_command_to_copy_runs(run, folder, tmp_path):
 
 
 def test_a_model_that_cannot_be_extended(run, not_rope):
-    ran = run("doctor", not_rope, *QUICK)
+    ran = run("doctor", not_rope, *CPU)
     assert ran.code == 1 and "cannot be extended" in ran.out and "This machine" in ran.out
 
 
@@ -65,7 +72,7 @@ def test_errors_are_one_line(run, args, words):
 def test_a_config_without_a_window(run, no_window):
     ran = run("doctor", no_window, "-q")
     assert ran.code == 1 and "pass --window" in ran.err and len(ran.err.splitlines()) == 1
-    assert run("doctor", no_window, "--window", 128, *QUICK).code == 0
+    assert run("doctor", no_window, "--window", 128, *CPU).code == 0
 
 
 def test_weights_that_do_not_fit_are_not_loaded(run, folder, monkeypatch):

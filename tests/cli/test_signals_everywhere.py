@@ -31,7 +31,7 @@ COMMANDS = {
     "ask": ["ask", "document", "Who spoke?", "--max-new-tokens", "40"],
     "generate": ["generate", "--model", "bundled", "--prompt", "hello", "--file", "text", "--max-new-tokens", "40"],
     "eval": ["eval", "passkey", "--model", "bundled", "--lengths", "2x", "--samples", "2", "--out", "new/out"],
-    "doctor": ["doctor", "bundled", "--seconds", "2"],
+    "doctor": ["doctor", "bundled"],
     "fetch": ["fetch", "smollm2"],
 }
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "ask": ["ask", "document", "Who spoke?", "--max-new-tokens", "20", "--passages"],
     "generate": ["generate", "--model", "bundled", "--prompt", "hello", "--file", "text", "--max-new-tokens", "20"],
     "eval": ["eval", "passkey", "--model", "bundled", "--samples", "2", "--lengths", "1x,2x", "--out", "new/out"],
-    "doctor": ["doctor", "bundled", "--seconds", "1"],
+    "doctor": ["doctor", "bundled"],
     "methods": ["methods"],
     "inspect": ["inspect", "bundled"],
     "models": ["models"],

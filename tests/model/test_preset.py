@@ -72,7 +72,7 @@ def test_a_preset_of_another_model_is_refused_with_the_way_out(file, family, dif
 
 
 def test_the_doctor_measures_and_recommends_it(llama, file):
-    found = longspan.diagnose(llama, length=4 * WINDOW, method=str(file), seconds=0.1)
+    found = longspan.diagnose(llama, length=4 * WINDOW, method=str(file))
     assert found.advice.method == SPEC
     assert all(f"--method {SPEC} --window {WINDOW // 2}" in command for command in found.advice.commands)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,7 +40,10 @@ def doctor(
         Path | None,
         typer.Option(help="The folder for a cache on disk, best a fast one; default: the folder for temporary files."),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="The approximate time for running the model, in seconds.")] = 6.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="The most seconds for measuring; if it takes more, there is no estimate; default: no limit."),
+    ] = None,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -47,9 +51,9 @@ def doctor(
 ) -> None:
     """Check whether a text fits a model on this machine, how fast the model reads it, and which method to use.
 
-    The report ends with a recommendation and its command. The exit code is 1 if the model cannot be extended, if the
-    text does not fit or is longer than the method is set for, or if the output for a short prompt is not what the
-    method states.
+    The model reads a part of such a text, for seconds or minutes. The report ends with a recommendation and its
+    command. The exit code is 1 if the model cannot be extended, if the text does not fit or is longer than the method
+    is set for, if the time cannot be estimated, or if the output for a short prompt is not what the method states.
     """
     if length is not None:
         options.length("--length", length, window=1)  # what cannot be is refused before a model is loaded
@@ -63,7 +67,6 @@ def doctor(
         if dtype == "auto":
             _refuse_too_large(Path(model))
         loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
-        say(notes(quiet), f"measuring {model} for about {seconds:g} seconds")
     import longspan
 
     try:
@@ -76,6 +79,7 @@ def doctor(
                 calibration=calibration,
                 kv_dir=kv_dir,
                 seconds=seconds,
+                say=partial(say, notes(quiet)),
                 name=model or "MODEL",
                 options=" ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v != "auto"),
             )

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
+import torch
 from transformers import PreTrainedModel
 
 from longspan.calibration import Calibration
 from longspan.choosing.base import Choosing
 from longspan.doctor import memory, untouched
 from longspan.doctor.diagnosis import Diagnosis
-from longspan.doctor.findings import Advice, Estimate, ModelFacts
+from longspan.doctor.estimate import Estimate, estimated
+from longspan.doctor.findings import Advice, ModelFacts
+from longspan.doctor.fit import PREFILL_CHUNK, plan
 from longspan.doctor.machine import CPU, look
-from longspan.doctor.measuring import FIRST, PREFILL_CHUNK, lines, measure
+from longspan.doctor.measuring import FIRST, NoEstimateError, Run, Say, measure
 from longspan.errors import AttachError, LongspanError, check_count, check_number
 from longspan.hf import Report, extended
 from longspan.hf.attach import examine
@@ -32,8 +35,8 @@ from longspan.model.parallel import split_reason
 from longspan.model.placement import runs_on
 from longspan.model.unwrap import module_of
 from longspan.model.window import rope_types
+from longspan.selection import Everything
 
-SECONDS = 6.0
 WINDOWS = 8  # of a text whose length was not given
 
 
@@ -46,7 +49,8 @@ class _Asked:
     length: int | None
     calibration: Calibration | str | Path | None
     kv_dir: str | os.PathLike[str] | None
-    seconds: float
+    seconds: float | None
+    say: Say
     name: str
     options: str
 
@@ -59,14 +63,16 @@ def diagnose(
     window: int | None = None,
     calibration: Calibration | str | Path | None = None,
     kv_dir: str | os.PathLike[str] | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
+    say: Say | None = None,
     name: str = "MODEL",
     options: str = "",
 ) -> Diagnosis:
     """Look at a machine and a model: whether a text of some length fits, how fast it is read, and by which method.
 
-    The model runs for some seconds and is left as it was. Rates are measured on as many threads as torch has; on one
-    thread of a CPU by the process's own time, which leaves out what other programs had.
+    The model reads a part of such a text, beyond its window if the text is longer, and is left as it was: for a small
+    model that takes seconds, for others minutes. Times are measured on as many threads as torch has; on one thread of a
+    CPU by the process's own time, which leaves out what other programs had.
 
     Args:
         model: a causal transformers model that is not extended; without one only the machine is looked at.
@@ -74,7 +80,9 @@ def diagnose(
         method: a name or a preset's file, as ``longspan.extend`` takes it, or a method; ``"auto"`` chooses one.
         window, calibration: as ``longspan.extend`` takes them.
         kv_dir: the folder for the tier ``"disk"``; the system's folder for temporary files unless given.
-        seconds: about how long the model may run.
+        seconds: the most that measuring may take; if it takes more there is no estimate, and nothing is recommended.
+            No limit unless given.
+        say: is told, in lines, how long measuring will take and how far it is.
         name: the model in the commands to copy.
         options: further options of these commands, such as ``--dtype bfloat16``.
 
@@ -93,10 +101,10 @@ def diagnose(
         return Diagnosis(machine)
     if length is not None:
         check_count("length", length)
-    if check_number("seconds", seconds) <= 0:
+    if seconds is not None and check_number("seconds", seconds) <= 0:
         raise LongspanError(f"seconds must be more than 0, not {seconds}")
     method, window, _ = named(model, method, window=window, angles=None, length=length)
-    asked = _Asked(method, window, length, calibration, kv_dir, seconds, name, options)
+    asked = _Asked(method, window, length, calibration, kv_dir, seconds, say or (lambda line: None), name, options)
     try:
         stock, _, layers = examine(model, "full", window=window)
     except AttachError as error:
@@ -136,22 +144,10 @@ def _examined(
     if asked.method == "auto" and not choice.method.uses_calibration:
         calibration = None
     try:
-        with extended(model, choice.method, window=asked.window, calibration=calibration, length=length) as report:
-            most = max(min(length // 2, max(16 * stock.window, 4 * PREFILL_CHUNK)), FIRST)
-            run = measure(model, device, most, asked.seconds)
+        report, _, _ = examine(model, choice.method, window=asked.window, calibration=calibration, length=length)
     except AttachError as error:
         return Diagnosis(known.machine, _model_facts(model, stock, str(error)))
     sizes = memory.shapes(layers, report.method.stored_rotations(report.window))
-    short = untouched.check(
-        model,
-        choice.method,
-        report,
-        window=asked.window,
-        calibration=calibration,
-        length=length,
-        tokens=min(stock.window, max(run.length, FIRST), PREFILL_CHUNK),
-        device=device,
-    )
     reduced = _reduced_size(report.method, report.window, calibration)
     need = memory.needs(
         model, report.method, sizes, length=length, window=report.window, reduced=reduced, on_gpu=on_gpu
@@ -164,12 +160,23 @@ def _examined(
         host_free=free_memory(CPU),
         disk_free=known.machine.disk_free,
     )
-    read, write = lines(run)
-    estimate = Estimate(
-        prefill_seconds=length * read.at(length),
-        growth=read.growth(length),
-        token_seconds=write.at(length),
-        prefill_chunk=PREFILL_CHUNK,
+    advice = _advice(choice, held, asked, length, report.method.longest(report.window))
+    run, estimate, no_estimate = None, None, advice.why
+    if advice.kv_tier is not None:
+        with extended(
+            model, choice.method, window=asked.window, calibration=calibration, length=length, kv_tier=advice.kv_tier,
+            kv_dir=asked.kv_dir if advice.kv_tier == "disk" else None,
+        ):  # fmt: skip
+            run, estimate, no_estimate = _timed(model, device, length, report, asked)
+    short = untouched.check(
+        model,
+        choice.method,
+        report,
+        window=asked.window,
+        calibration=calibration,
+        length=length,
+        tokens=min(stock.window, FIRST if run is None else max(run.length, FIRST), PREFILL_CHUNK),
+        device=device,
     )
     return Diagnosis(
         machine=known.machine,
@@ -180,9 +187,24 @@ def _examined(
         tiers=held,
         run=run,
         estimate=estimate,
+        no_estimate=None if estimate is not None else no_estimate,
         short_prompts=short,
-        advice=_advice(choice, held, asked, length, report.method.longest(report.window)),
+        advice=advice if estimate is not None else replace(advice, kv_tier=None, why=no_estimate, commands=()),
     )
+
+
+def _timed(
+    model: PreTrainedModel, device: torch.device, length: int, report: Report, asked: _Asked
+) -> tuple[Run | None, Estimate | None, str]:
+    """What was measured, the estimate, and why there is none."""
+    run = None
+    try:
+        dense = isinstance(report.method.selection(report.window), Everything)
+        measured = plan(length, report.window, dense=dense)
+        run = measure(model, device, measured, asked.seconds, asked.say)
+        return run, estimated(run, measured), ""
+    except NoEstimateError as error:
+        return run, None, str(error)
 
 
 def _reduced_size(method: Method, window: int, calibration: Calibration | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from longspan.doctor.estimate import Estimate
 from longspan.doctor.machine import Machine
 from longspan.doctor.measuring import Run
 from longspan.doctor.memory import Fit, Needs
@@ -12,7 +13,7 @@ from longspan.doctor.untouched import Untouched
 from longspan.hf import Report
 from longspan.memory import Tier
 
-VERSION = 2
+VERSION = 3
 """Of what ``to_dict`` gives; a field that goes or changes its meaning makes a new one."""
 
 
@@ -44,28 +45,13 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The times of reading and writing at the length that was asked for.
-
-    Attributes:
-        prefill_seconds: for all of it, read in prefill chunks of ``prefill_chunk`` tokens.
-        growth: of that time with the length, ``"linear"`` or ``"quadratic"``.
-        token_seconds: for the token after it.
-    """
-
-    prefill_seconds: float
-    growth: str
-    token_seconds: float
-    prefill_chunk: int
-
-
-@dataclass(frozen=True)
 class Advice:
     """The recommendation.
 
     Attributes:
         method: as the command line takes it.
-        kv_tier: where keys and values go; None if they fit nowhere, or the method is set for a shorter text.
+        kv_tier: where keys and values go; None if they fit nowhere, the method is set for a shorter text, or the time
+            could not be told: then nothing is recommended.
         why: in a sentence.
         commands: to copy; none without a tier.
     """
@@ -86,8 +72,9 @@ class Findings:
         length: tokens of prompt and answer.
         report: the method, as ``longspan.inspect`` reports it.
         needs, tiers: bytes that it takes, and each tier held against what is free.
-        run: what was measured.
-        estimate: the times at the length, from two lengths of the run.
+        run: what was measured, on the tier that holds the text; None if nothing was.
+        estimate: the times at the length, as intervals; None if there is none that was checked.
+        no_estimate: why not.
         short_prompts: whether prompts inside the window are left alone.
         advice: what to do.
     """
@@ -100,6 +87,7 @@ class Findings:
     tiers: tuple[Fit, ...] = ()
     run: Run | None = None
     estimate: Estimate | None = None
+    no_estimate: str | None = None
     short_prompts: Untouched | None = None
     advice: Advice | None = None
 
@@ -107,7 +95,7 @@ class Findings:
     def ok(self) -> bool:
         """Whether nothing stands in the way: the model can be extended, the text fits, and the method is set for it.
 
-        A short prompt whose logits are not what the method states is in the way as well.
+        A time that cannot be told is in the way, too, and a short prompt whose logits are not what the method states.
         """
         if self.model_facts is None:
             return True
@@ -132,6 +120,7 @@ class Findings:
             "tiers": [asdict(fit) for fit in self.tiers],
             "run": _plain(self.run),
             "estimate": _plain(self.estimate),
+            "no_estimate": self.no_estimate,
             "short_prompts": _plain(self.short_prompts),
             "recommendation": _plain(self.advice),
         }

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
+from longspan.doctor.estimate import Estimate
 from longspan.doctor.findings import Advice, Findings, ModelFacts
+from longspan.doctor.fit import TimeRange, duration
 from longspan.doctor.machine import Machine
 from longspan.doctor.untouched import Untouched
 from longspan.hf import Report
@@ -60,21 +62,6 @@ def size_of(count: int | None) -> str:
     if count >= 2**30:
         return f"{count / 2**30:,.1f} GiB"
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
-
-
-def duration(seconds: float) -> str:
-    """``2.1 hours``, ``4.0 minutes``, ``12 seconds`` or ``8.1 ms``."""
-    if seconds > 5400:
-        return f"{seconds / 3600:,.1f} hours"
-    if seconds >= 90:
-        return f"{seconds / 60:.1f} minutes"
-    return (
-        f"{seconds:.0f} seconds"
-        if seconds >= 10
-        else f"{seconds:.1f} seconds"
-        if seconds >= 1
-        else f"{seconds * 1e3:.1f} ms"
-    )
 
 
 def _machine(machine: Machine) -> Iterator[_Row]:
@@ -136,19 +123,40 @@ def _memory(found: Findings) -> Iterator[_Row]:
 
 
 def _speed(found: Findings) -> Iterator[_Row]:
-    run, estimate, short = found.run, found.estimate, found.short_prompts
-    assert run is not None and estimate is not None and short is not None and found.length
-    rate = found.length / estimate.prefill_seconds
+    run, short = found.run, found.short_prompts
+    assert short is not None and found.length
+    if found.estimate is None:
+        yield Text("no estimate", "yellow"), found.no_estimate or ""
+    else:
+        yield from _times(found.estimate, found.length)
+    if run is not None:
+        clock = "of the process's own time" if run.clock == "cpu" else "of time by the wall"
+        times = "once" if run.passes == 1 else f"{run.passes} times"
+        took = duration(sum(point.seconds for point in run.prefill_chunks))
+        yield "measured", f"{run.length:,} tokens, {times}, read in {took} {clock}"
+    yield "short prompts", _short(short)
+
+
+def _times(estimate: Estimate, length: int) -> Iterator[_Row]:
+    read = estimate.prefill_seconds
     yield (
         "reading",
-        f"about {duration(estimate.prefill_seconds)}, {rate:,.0f} tokens a second, "
+        f"{_between(read)}, {length / read.high:,.0f} to {length / read.low:,.0f} tokens a second, "
         f"in prefill chunks of {estimate.prefill_chunk:,}; {estimate.growth} in the length",
     )
-    yield "writing", f"about {duration(estimate.token_seconds)} a token, {1 / estimate.token_seconds:,.1f} a second"
-    clock = "rates are of the process's own time" if run.clock == "cpu" else "rates are of time by the wall"
-    times = "once" if run.passes == 1 else f"{run.passes} times"
-    yield "measured", f"up to {run.length:,} tokens, {times}, in {run.seconds:.1f} seconds; {clock}"
-    yield "short prompts", _short(short)
+    yield "writing", f"{_between(estimate.token_seconds)} a token"
+    for check in estimate.checks:
+        of = (
+            f"tokens {check.start:,} to {check.stop:,}" if check.what == "reading" else f"a token after {check.start:,}"
+        )
+        said = _between(TimeRange(check.low, check.high))
+        yield "checked", f"{of}: {duration(check.seconds)}, estimated before: {said}"
+    if not estimate.checks:
+        yield "checked", "all of the text was read"
+
+
+def _between(interval: TimeRange) -> str:
+    return f"{duration(interval.low)} to {duration(interval.high)}"
 
 
 def _short(short: Untouched) -> str:
@@ -164,11 +172,14 @@ def _short(short: Untouched) -> str:
 
 
 def _advice(advice: Advice, report: Report | None) -> Iterator[_Row]:
+    if advice.kv_tier is None:
+        yield "none", advice.why
+        return
     yield "method", advice.method
     if report is not None:
         own = report.method.parameters()
         if type(own["angles"]) is Angles:
             del own["angles"]  # the model's own
         yield "parameters", ", ".join(f"{key} {value}" for key, value in own.items() if value is not None) or "none"
-    yield "tier", "none" if advice.kv_tier is None else advice.kv_tier
+    yield "tier", advice.kv_tier
     yield "why", advice.why
