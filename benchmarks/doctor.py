@@ -110,7 +110,7 @@ def table() -> list[str]:
     rows = ["| model | method | tokens | reading: estimate | real | a token: estimate | real |", "|---|" + "---|" * 6]
     for path in sorted(OUT.glob("*.json")):
         found = saved(path)
-        for length, real_times in found.get("real", {}).items():
+        for length, real_times in sorted(found.get("real", {}).items(), key=lambda one: int(one[0])):
             said = found.get("doctor", {}).get(length)
             if said is None:
                 continue

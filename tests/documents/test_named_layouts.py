@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import pytest
 
 import longspan
@@ -62,13 +59,3 @@ def test_a_template_without_a_place_for_a_system_prompt(tokenizer, template):
 def test_a_layout_without_a_template_has_no_system_prompt(tokenizer, wanted):
     with pytest.raises(DocumentError, match="a system prompt has its place in a chat template"):
         find_layout(with_template(tokenizer, None), wanted, SYSTEM)
-
-
-def test_a_document_from_before_system_prompts_is_opened(tokenizer, fresh, tmp_path):
-    longspan.read(fresh(), tokenizer, TEXT, out=tmp_path / "a")
-    path = tmp_path / "a" / "manifest.json"
-    held = json.loads(path.read_text())
-    del held["sha256"], held["facts"]["layout"]["system"]
-    own = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
-    path.write_text(json.dumps({"sha256": own, **held}))
-    assert longspan.Document.open(tmp_path / "a", fresh(), tokenizer).layout.system == ""

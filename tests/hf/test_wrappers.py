@@ -126,7 +126,7 @@ def test_what_is_no_tokenizer_gets_one_line(what):
 def test_a_pipeline_reads_and_is_diagnosed_as_its_model():
     model, tokenizer = longspan.load_bundled()
     pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
-    assert longspan.diagnose(pipe, length=600, seconds=0.1).ok
+    assert longspan.diagnose(pipe, length=600).ok
     assert longspan.read(pipe, tokenizer, "A text. " * 100).ask("What?", 3).text
 
 

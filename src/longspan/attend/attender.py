@@ -144,7 +144,11 @@ class Attender:
             return self._general(q, k, v, layer, store)
 
     def again(self, q: Tensor, values: Tensor, layer: LayerCall, store: KVStore) -> Tensor:
-        """Attention of a store's newest tokens once more, to other values; see ``GeneralStep.again``."""
+        """Attention of a store's newest tokens ``[B, H, T, D]`` once more, to other values ``[B, Hkv, N, W]``.
+
+        Returns:
+            ``[B, T, H, W]``; see ``GeneralStep.again``.
+        """
         with cpu.disabled() if self._without_c else nullcontext():
             return self._general.again(q, values, layer, store)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -273,10 +273,9 @@ def _of(kind: Any, value: Any, where: str) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         hints = _hints(kind)
         names = hints.keys()
-        absent = {field.name for field in fields(kind) if field.default is not MISSING} - value.keys()
-        for name in sorted((names - absent) ^ value.keys()):
+        for name in sorted(names ^ value.keys()):
             raise DocumentError(f"{where} has {'no' if name in names else 'an unknown'} field {_shown(name)}")
-        return kind(**{name: _of(hints[name], value[name], f"{where}.{name}") for name in names - absent})
+        return kind(**{name: _of(hints[name], value[name], f"{where}.{name}") for name in names})
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise DocumentError(f"{where} must be a list, not {_shown(value)}")
