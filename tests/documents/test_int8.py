@@ -238,6 +238,20 @@ def test_another_machine_sees_spoiled_codes(document, fresh, tokenizer, tmp_path
         longspan.Document.open(tmp_path / "a", fresh(), tokenizer)
 
 
+@pytest.mark.parametrize("back", [5, 20, 100])
+def test_a_cache_goes_back_into_the_codes(document, back):
+    """What follows is written behind the tokens that are left."""
+    ids, cache = document.contents.ids, document.cache()
+    with torch.inference_mode():
+        forward(document.model, ids[:1], cache)  # whose kernel holds the addresses of before
+        kept = cache.croppable(document.tokens - back)
+        cache.crop(kept)
+        for token in ids[kept : kept + 2].split(1):
+            forward(document.model, token, cache)
+        found = forward(document.model, ids[kept + 2 :], cache)
+    assert cache.get_seq_length() == len(ids) and bool(found.isfinite().all())
+
+
 def test_a_conversation_goes_on_behind_it(document):
     talk = Conversation(document)
     first, second = (talk.say(question, 6).tokens for question in (ASK, "Where do rivers run?"))

@@ -11,8 +11,9 @@ from longspan.documents import units as units_of_documents
 from longspan.documents.contents import NOWHERE, Contents
 from longspan.documents.encoded import InMemory
 from longspan.documents.manifest import Source
-from longspan.documents.passages import Attended
+from longspan.documents.passages import Attended, weigh
 from longspan.documents.units import units_of
+from longspan.errors import DocumentError
 from longspan.methods import METHODS
 
 NEEDLE = "The pass key is 71428. Remember it. 71428 is the pass key."
@@ -101,6 +102,54 @@ def test_beyond_the_window_the_sentence_with_the_answer_comes_first(bundled, nam
     answer = asked(bundled, name, 4000)
     assert "71428" not in answer.text or "71428" in answer.passages[0].text
     assert answer.passages and len(answer.passages) <= 4
+
+
+@pytest.mark.parametrize("name", ["dca", "esa", "infllm", "dynamic-ntk"])
+def test_weights_are_those_of_tokens_written_one_by_one(bundled, name):
+    """Also of methods whose tokens choose together, or turn by the length."""
+    model, tokenizer = bundled
+    longspan.restore(model)
+    document = longspan.read(model, tokenizer, heldout_text()[:5000], method=name)
+    ids = document.prompt(QUESTION)
+    answer = document.go_on(ids, 5).tokens
+    weights, cache = document.attended(ids, answer).weights, document.cache()
+    weigh(model, document.attachment(), cache, ids[document.tokens :], ids[:0], units_of(document.contents))
+    own = [weights[:1]]
+    for token in answer[:-1]:
+        alone = torch.tensor([token]), torch.tensor([], dtype=torch.int64)
+        own.append(weigh(model, document.attachment(), cache, *alone, units_of(document.contents)))
+    torch.testing.assert_close(weights, torch.cat(own), rtol=1e-4, atol=1e-6)
+
+
+def test_an_answers_own_cache_gives_the_same_passages(bundled):
+    model, tokenizer = bundled
+    longspan.restore(model)
+    document = longspan.read(model, tokenizer, heldout_text()[:5000], method="longheads:score=bounds")
+    ids, cache = document.prompt(QUESTION), document.cache()
+    answer = document.go_on(ids, 6, cache=cache)
+    cache.crop(cache.croppable(len(ids) - 1))
+    own, other = document.attended(ids, answer.tokens, cache=cache), document.attended(ids, answer.tokens)
+    torch.testing.assert_close(own.weights, other.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_a_stop_string_is_no_part_of_what_is_shown(bundled):
+    model, tokenizer = bundled
+    longspan.restore(model)
+    document = longspan.read(model, tokenizer, heldout_text()[:1200] + NEEDLE, method="dca")
+    ids = document.prompt(QUESTION)
+    answer = document.go_on(ids, 6, stop_strings=["142"])
+    assert answer.text.strip() == "7" and len(answer.tokens) > 3
+    seen = document.attended(ids, answer.tokens, answer.text)
+    assert seen.shown == 2 and document.attended(ids, answer.tokens).shown == len(answer.tokens)
+
+
+def test_a_text_without_sentences_has_no_passages(bundled):
+    model, tokenizer = bundled
+    longspan.restore(model)
+    document = longspan.read(model, tokenizer, "  \n \n ", method="dca", layout="plain")
+    assert document.ask("Who?", 3, passages=True).passages == ()
+    with pytest.raises(DocumentError, match="without tokens"):
+        document.attended(document.prompt("Who?"), [])
 
 
 @pytest.mark.parametrize("name", ["dca", "longheads:score=bounds", "esa"])

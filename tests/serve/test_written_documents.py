@@ -131,3 +131,16 @@ def test_what_a_server_read_is_asked_in_a_terminal(start, book, run, tmp_path): 
     assert run("verify", place).code == 0
     ran = run("documents", tmp_path / "kept")
     assert id in ran.out and "walk.txt" in ran.out and "whole" in ran.out
+
+
+def test_passages_lie_where_the_text_is_shown(start, bundled, book, tmp_path):
+    """Also in the second of several texts, whose places are counted from the first one's beginning."""
+    path = tmp_path / "two.longspan"
+    longspan.read(*bundled, [("one.txt", book[:2000]), ("two.txt", book[2000:])], out=path)
+    served = start(documents=tmp_path / "documents", written=(path,))
+    one = listed(served)["two.longspan"]
+    answer = served.ask(QUESTION, document=one["id"], max_tokens=6, passages=True)
+    text = served.http.get(f"/v1/documents/{one['id']}/text").json()["text"]
+    found = answer["choices"][0]["passages"]["answer"]
+    assert KEY in said(answer) and KEY in found[0]["text"]
+    assert all(text[p["start"] : p["end"]] == p["text"] for p in found)

@@ -9,7 +9,7 @@ from longspan.attend.attender import Attender
 from longspan.attend.layer import LayerCall
 from longspan.memory import KVStore
 
-_AT_ONCE = 1 << 26  # entries of the values that stand for groups (fp32: 256 MB)
+_AT_ONCE = 1 << 26  # entries of the values that stand for groups, and of what comes of them (fp32: 256 MB each)
 
 
 class GroupWeights:
@@ -39,11 +39,11 @@ class GroupWeights:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: LayerCall, store: KVStore) -> Tensor:
         """``Attender.run`` of one row of queries."""
         out = self._attender.run(q, k, v, layer, store)
-        step, parts = max(64, _AT_ONCE // store.length), []
+        step, parts = max(64, _AT_ONCE // max(store.length, q.shape[1] * q.shape[2])), []
         for first in range(0, self._count, step):
             values = self._indicators(first, min(first + step, self._count), store, q.dtype)
             parts.append(self._twin.again(q, values.expand(1, v.shape[1], -1, -1), layer, store)[0].float().sum(dim=1))
-        weights = torch.cat(parts, dim=-1).cpu()
+        weights = torch.cat(parts, dim=-1).cpu() if parts else torch.zeros(q.shape[2], 0)
         self._total = weights if self._total is None else self._total + weights
         self.heads += q.shape[1]
         return out

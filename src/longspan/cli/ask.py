@@ -61,7 +61,7 @@ def ask(
         opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
     answer = opened.ask(question, max_new_tokens, stream=None if as_json else typed, **writing)
     if passages or html is not None:
-        attended = opened.attended(opened.prompt(question), answer.tokens)
+        attended = opened.attended(opened.prompt(question), answer.tokens, answer.text)
         answer = replace(answer, passages=attended.passages())
         if html is not None:
             from longspan.documents.page import write_page

@@ -77,7 +77,7 @@ def read(
         Literal["exact", "int8"],
         typer.Option(help="How keys and values are saved: exact, or in int8, at half the size of bf16."),
     ] = "exact",
-    text: Annotated[bool, typer.Option(help="Save the text with the document, which --passages of ask needs.")] = True,
+    text: Annotated[bool, typer.Option(help="Save the text with the document, so that passages show it.")] = True,
     extract_seconds: Annotated[
         float, typer.Option(help="The time limit in seconds to extract the text of a PDF or HTML file.", min=1)
     ] = 60,

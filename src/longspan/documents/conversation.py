@@ -13,6 +13,7 @@ from longspan.documents.asking import Answer, Stream
 from longspan.documents.document import Document, check_question
 from longspan.documents.layout import encode, encode_text
 from longspan.documents.passages import Passage
+from longspan.documents.writing import stops_of
 from longspan.errors import DocumentError
 from longspan.hf.cache import LongspanCache
 from longspan.text.ends import before_end, end_tokens
@@ -56,8 +57,10 @@ class Conversation:
         self._cached = torch.cat((ids, torch.tensor(answer.tokens)))[: cache.get_seq_length()]
         # The layout writes itself what ends an answer.
         answered = torch.tensor(before_end(answer.tokens, end_tokens(self.document.model, options)), dtype=torch.int64)
-        if options.get("stop_strings") and answer.text != self.document.tokenizer.decode(answered.tolist(), **_PLAIN):
-            answered, _ = encode_text(self.document.tokenizer, answer.text)  # a stop string is no part of it
+        tokenizer = self.document.tokenizer
+        stops = stops_of(options, self.document.model.generation_config)
+        if stops and answer.text != tokenizer.decode(answered.tolist(), **_PLAIN):
+            answered, _ = encode_text(tokenizer, answer.text)  # a stop string is no part of it
         self.turns.append(Turn(question, answer, asked, answered))
         return answer
 
@@ -83,7 +86,7 @@ class Conversation:
         """
         last, ids = self._last(), self.ids()
         before = ids[: len(ids) - len(last.answered)]
-        return self.document.attended(before, last.answer.tokens).passages()
+        return self.document.attended(before, last.answer.tokens, last.answer.text).passages()
 
     def save(self, path: str | os.PathLike[str]) -> Document:
         """Write document and conversation as one document, to ask further; the document stays as it is."""

@@ -27,6 +27,7 @@ from longspan.hf.cache import LongspanCache
 from longspan.hf.hooks import Attachment
 from longspan.methods.parse import written
 from longspan.model.unwrap import runnable
+from longspan.text.detokenize import tokens_of
 from longspan.text.ends import before_end, end_tokens
 
 _LAST = 8  # tokens of a neutral question whose attention is taken: those that an answer follows
@@ -152,31 +153,39 @@ class Document:
         reply = self.go_on(ids, max_new_tokens, stream=stream, **options)
         if not passages:
             return reply
-        return replace(reply, passages=self.attended(ids, reply.tokens, **options).passages())
+        return replace(reply, passages=self.attended(ids, reply.tokens, reply.text).passages())
 
-    def attended(self, ids: Tensor, answer: Sequence[int], **options: Any) -> Attended:
+    def attended(
+        self, ids: Tensor, answer: Sequence[int], text: str | None = None, cache: LongspanCache | None = None
+    ) -> Attended:
         """The attention of an answer's tokens to the text.
 
         Args:
             ids: ``[T]`` int64, what the answer follows; it begins with the document's tokens.
-            answer: the ids of the answer.
-            options: of ``generate``, under which the answer was given.
+            answer: the ids of the answer, at least one.
+            text: what of the answer is shown, if a stop string may have cut it; all its tokens unless given.
+            cache: holds some of ``ids``, at least the document's and not the last; one of its own unless given.
 
         Raises:
             DocumentError: see ``ask``; or ``ids`` do not begin with the document's.
         """
         attachment = self.attachment()
         self._check_begins(ids)
+        if not answer:
+            raise DocumentError("an answer without tokens attends to nothing")
         if self._weighed is None or self._weighed[0] is not self.contents:
             units, question = units_of(self.contents), self.prompt(NEUTRAL)[self.tokens :]
-            last = min(_LAST, len(question))
-            neutral = weigh(self.model, attachment, self.cache(), question, last, units).mean(dim=0)
+            self._refuse_beyond(self.tokens + len(question))
+            rows = min(_LAST, len(question))
+            neutral = weigh(self.model, attachment, self.cache(), question, question[:0], units, rows).mean(dim=0)
             self._weighed = self.contents, units, neutral
         contents, units, neutral = self._weighed
-        whole = torch.cat((ids, torch.tensor(answer[:-1], dtype=torch.int64)))
-        weights = weigh(self.model, attachment, self.cache(), whole[contents.length :], len(answer), units)
-        shown = before_end(answer, end_tokens(self.model, options))
-        return Attended(contents, units, weights, neutral, len(shown))
+        cache = self.cache() if cache is None else cache
+        tokens, rest = torch.tensor(answer, dtype=torch.int64), ids[cache.get_seq_length() :]
+        weights = weigh(self.model, attachment, cache, rest, tokens[:-1], units)
+        shown = before_end(answer, end_tokens(self.model))
+        count = len(shown) if text is None else tokens_of(self.tokenizer, shown, len(text))
+        return Attended(contents, units, weights, neutral, count)
 
     def prompt(self, question: str) -> Tensor:
         """The ids of the text and a question after it, ``[T]``."""

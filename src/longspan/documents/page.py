@@ -52,8 +52,8 @@ def page(document: Document, question: str, answer: Answer, seen: Attended) -> s
     return html.page("longspan.documents", question, body, data)
 
 
-def _place(one: Passage) -> tuple[str, int, int]:
-    return one.source, one.first, one.last
+def _place(one: Passage) -> tuple[int, int]:
+    return one.begin, one.last - one.first
 
 
 def _part(number: int, one: Passage) -> str:

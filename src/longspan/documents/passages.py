@@ -30,9 +30,10 @@ class Passage:
     """A part of the text: a sentence, or several that follow one another.
 
     Attributes:
-        text: its characters, those in ``source``; None if the text was not kept.
+        text: its characters; None if the text was not kept.
         first, last: the places of these characters in ``source``, ``[first, last)``.
         source: the file or name of the text that the part lies in.
+        begin: the place of the first character in the whole text of the document.
         share: of the attention of the answer's tokens, the mean over all heads and layers.
         lift: how many times as much that is as under a neutral question.
     """
@@ -41,6 +42,7 @@ class Passage:
     first: int
     last: int
     source: str
+    begin: int
     share: float
     lift: float
 
@@ -53,7 +55,7 @@ class Attended:
         weights: ``[A, U]`` fp32, of the query that gave each token of the answer to each unit of the text, the mean
             over heads and layers.
         neutral: ``[U]`` fp32, the same under a neutral question.
-        shown: how many of the tokens are the answer's text; one that ends it is not.
+        shown: how many of the tokens the answer's text is made of: none that ends it, nor those of a stop string.
     """
 
     contents: Contents
@@ -92,23 +94,45 @@ class Attended:
         text = None if self.contents.text is None else self.contents.text[begin:end]
         own = slice(first, last + 1)
         place = begin - source.start, end - source.start
-        return Passage(text, *place, source.name, float(share[own].sum()), float(lift[own].max()))
+        return Passage(text, *place, source.name, begin, float(share[own].sum()), float(lift[own].max()))
 
 
 @torch.inference_mode()
 def weigh(
-    model: PreTrainedModel, attachment: Attachment, cache: LongspanCache, ids: Tensor, last: int, units: Units
+    model: PreTrainedModel,
+    attachment: Attachment,
+    cache: LongspanCache,
+    prompt: Tensor,
+    answer: Tensor,
+    units: Units,
+    rows: int = 1,
 ) -> Tensor:
-    """``[last, U]`` fp32, the weights of the units for the last of the tokens ``ids`` ``[T]`` that follow the cache's.
+    """The weights of the units for the last ``rows`` tokens of a prompt and for the tokens that were written after it.
 
-    They are computed as in the order of reading, so that each query sees what it sees when it is asked for real.
+    Tokens that choose together with others of their call, or see other positions, come one by one, as they were
+    written.
+
+    Args:
+        cache: holds the first tokens of the text that ``prompt`` ``[T]`` goes on.
+        answer: ``[A]``, the tokens that were written and read again.
+
+    Returns:
+        ``[rows + A, U]`` fp32.
     """
-    if len(ids) > last:
-        forward(model, ids[:-last], cache)
-    weights = GroupWeights(attachment.attender, units.of, len(units))
-    with attachment.attended_by(weights):
-        forward(model, ids[-last:], cache)
-    return weights.mean()
+    method = attachment.attender.method
+    if len(prompt) > rows:
+        forward(model, prompt[:-rows], cache)
+    if method.call_dependent or method.length_dependent:
+        calls = [prompt[-rows:], *answer.split(1)] if len(answer) else [prompt[-rows:]]
+    else:
+        calls = [torch.cat((prompt[-rows:], answer))]
+    found = []
+    for ids in calls:
+        weights = GroupWeights(attachment.attender, units.of, len(units))
+        with attachment.attended_by(weights):
+            forward(model, ids, cache)
+        found.append(weights.mean())
+    return torch.cat(found)
 
 
 def _runs(units: Sequence[int], sources: Tensor) -> list[tuple[int, int]]:

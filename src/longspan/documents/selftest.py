@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from longspan.errors import LongspanError
 from longspan.hf import extended
 from longspan.methods import Method
 from longspan.methods.parse import parse_method, written
+from longspan.text.sentences import sentences
 
 WINDOWS = 2  # of the copy, and from which length on a text is checked
 OTHERS = ("dca", "esa:share=group")  # tried where the document's own method finds nothing
@@ -26,7 +26,6 @@ _FACTS = (
 _PEOPLE = ["Ingrid", "Xenia", "Wilfred", "Tabitha", "Konrad", "Isidore", "Octavia", "Dorian"]
 _LAYOUT = "{document}\n\nNow a question: {question}"
 _ANSWER = 6  # tokens
-_SENTENCE_END = re.compile(r"[.!?][\"')]*\s")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,10 @@ def self_test(document: Document) -> Iterator[Checked]:
     text, asked = _planted(document, WINDOWS * attender.window)
 
     def found(method: Method) -> Checked:
-        copy = read(model, document.tokenizer, text, layout=_LAYOUT, prefill_chunk=document.prefill_chunk)
+        copy = read(
+            model, document.tokenizer, text,
+            layout=_LAYOUT, prefill_chunk=document.prefill_chunk, kv=document.contents.kv,
+        )  # fmt: skip
         answers = [(copy.ask(question, _ANSWER).text, value) for question, value in asked]
         return Checked(written(method), len(asked), sum(value in answer for answer, value in answers))
 
@@ -78,13 +80,14 @@ def _planted(document: Document, tokens: int) -> tuple[str, list[tuple[str, str]
     """The last tokens of a document as text with facts in it, and the questions with the beginning of their answers."""
     text = str(document.tokenizer.decode(document.contents.ids[-tokens:].tolist(), skip_special_tokens=True))
     people = [name for name in _PEOPLE if name not in text]
+    starts = [first for first, _ in sentences(text)]  # of any text, and never far apart
     asked, parts, end = [], [], 0
     for (statement, question, answer, values), depth, name in zip(_FACTS, _DEPTHS, people, strict=False):
         value = next((value for value in values.split() if value not in text), None)
         if value is None:
             continue
-        sentence = _SENTENCE_END.search(text, max(end, int(depth * len(text))))
-        stop = sentence.end() if sentence is not None else len(text)
+        place = max(end, int(depth * len(text)))
+        stop = next((start for start in starts if start >= place), place)
         parts += [text[end:stop], statement.format(name, value), " "]
         asked.append((f"{question.format(name)}\n\nAnswer: {answer.format(name)}", value))
         end = stop

@@ -51,7 +51,9 @@ def units_of(contents: Contents) -> Units:
             of[inside] = torch.where(within >= 0, len(spans) + within, -1)
         spans += found
         numbers += [number] * len(found)
-    return _fewer(Units(torch.tensor(spans, dtype=torch.int64).view(-1, 2), torch.tensor(numbers), of))
+    return _fewer(
+        Units(torch.tensor(spans, dtype=torch.int64).view(-1, 2), torch.tensor(numbers, dtype=torch.int64), of)
+    )
 
 
 def _fewer(units: Units) -> Units:

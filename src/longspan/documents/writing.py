@@ -57,7 +57,7 @@ def stops_of(options: dict[str, Any], own: Any = None) -> tuple[str, ...]:
     """
     config = options.get("generation_config") or own
     given = options.get("stop_strings") or getattr(config, "stop_strings", None) or ()
-    stops = (given,) if isinstance(given, str) else tuple(given)
+    stops = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else (None,)
     if not all(isinstance(one, str) and one for one in stops):
         raise DocumentError(f"stop_strings must be texts, none of them empty, not {given!r:.80}")
     return stops
@@ -103,6 +103,8 @@ class Writing:
         """Further arguments of the call of ``generate`` in this block, whose tokens are those of the seed."""
         criteria = [*self._own.get("stopping_criteria", ()), _AtStop(self)]
         settings = {**ONE_ANSWER, "max_new_tokens": max_new_tokens, "tokenizer": self._tokenizer, **self._own}
+        if "generation_config" in self._own and "do_sample" not in self._own:  # the caller's own, which says itself
+            del settings["do_sample"]
         settings |= {"stop_strings": None, "stopping_criteria": criteria}
         with torch.random.fork_rng(_gpus(self._model), enabled=self._seed is not None):
             if self._seed is not None:

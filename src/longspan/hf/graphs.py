@@ -161,6 +161,8 @@ class _Decoding:
             return "the model was restored, extended again or set to training mode inside the block"
         if attachment.observer is not None or attachment.attender.observer is not None:
             return "a recording is active (longspan.record)"
+        if attachment.attended_otherwise:
+            return "the weights of attention are added up (passages)"
         if torch.is_grad_enabled():
             return "gradients are on; call it under torch.no_grad()"
         return "autocast is on" if torch.is_autocast_enabled(model.device.type) else None

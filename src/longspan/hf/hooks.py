@@ -285,6 +285,11 @@ class Attachment(NeverCopied):
             self._local.run = before
 
     @property
+    def attended_otherwise(self) -> bool:
+        """Whether this thread is in a block of ``attended_by``."""
+        return getattr(self._local, "run", None) is not None
+
+    @property
     def running(self) -> Forward | None:
         """The forward that this thread is in."""
         return getattr(self._local, "running", None)

@@ -241,6 +241,9 @@ class KVStore:
         if self.index is not None:
             self.index.crop(length)
         self.length = length
+        if self.coded:  # the memory behind the codes may begin earlier now
+            self.placement = Placement()
+            self.capacity = min(buffer.capacity for buffer in self._buffers)
         if self.mirror is not None:
             self.mirror.crop(length)
             if self.mirror.start > max(0, length - self.window):

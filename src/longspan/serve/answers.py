@@ -164,4 +164,9 @@ def _passages_field(attended: AttendedPassages | None) -> dict[str, Any]:
 
 
 def _passage_object(one: Passage) -> dict[str, Any]:
-    return {"start": one.first, "end": one.last, "lift": round(one.lift, 2), "share": round(one.share, 6)}
+    return {
+        "start": one.begin,
+        "end": one.begin + one.last - one.first,
+        "lift": round(one.lift, 2),
+        "share": round(one.share, 6),
+    }

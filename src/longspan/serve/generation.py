@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -139,7 +139,8 @@ class Generation:
     def step(self) -> bool:
         began = time.perf_counter()
         if self._finish is not None:
-            return self._end(self._finish, self._weigh())
+            attended = self._weigh()
+            return self._end(self._finish, attended)
         self._started = self._started or began
         token = self._compute()
         seconds = time.perf_counter() - began
@@ -206,11 +207,27 @@ class Generation:
         return False
 
     def _weigh(self) -> Attended | None:
-        """The attention of the answer to its document; None if that was deleted meanwhile."""
-        document, prompt = self._request.document, self._prompt_length
-        if document is None or document not in self._host.documents():
+        """The attention of the answer to its document; None if that was deleted meanwhile, or if it cannot be had.
+
+        It goes on from the answer's own cache if that can go back before the answer: of a long conversation nothing is
+        read again.
+        """
+        document, prompt, prefix, began = self._request.document, self._prompt_length, self._prefix, time.perf_counter()
+        if document is None or document not in self._host.documents() or prefix is None:
             return None
-        return document.attended(self._request.ids, self._ids[prompt : self._length].tolist())
+        tokens = self._ids[prompt : self._length].tolist()
+        try:
+            held = prefix.cache.croppable(prompt - 1)
+            own = held >= max(prefix.mapped, document.tokens)
+            if own:
+                prefix.cache.crop(held)
+            return document.attended(self._request.ids, tokens, cache=prefix.cache if own else None)
+        except Exception as error:  # the answer itself is whole
+            log.error("the passages of an answer could not be computed", exc_info=error)
+            self._prefix = None  # whose state is unknown
+            return None
+        finally:
+            self._decode += time.perf_counter() - began
 
     def _finished(self, finish: Finish, attended: Attended | None) -> Finished:
         turns = time.perf_counter() - self._started - self._prefill - self._decode
@@ -224,6 +241,9 @@ class Generation:
         """Takes milliseconds a token, so neither the engine's thread nor the event loop calls it."""
         texts = self._text.of_each(self._ids[self._prompt_length : self._length].tolist())
         each = tuple((text, attended.passages(n)) for n, text in enumerate(texts))
+        # A stop string is no part of the answer.
+        shown = max((n for n, text in enumerate(texts, 1) if text), default=0)
+        attended = replace(attended, shown=min(attended.shown, shown))
         return AttendedPassages(attended.passages(), each)
 
     def close(self) -> None:

@@ -99,6 +99,16 @@ class IncrementalDetokenizer:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
 
+def tokens_of(tokenizer: Any, tokens: Sequence[int], characters: int) -> int:
+    """How many of the first tokens of an answer its first ``characters`` come from."""
+    told, text = IncrementalDetokenizer(tokenizer), 0
+    for number, token in enumerate(tokens):
+        if text >= characters:
+            return number
+        text += len(told.add(token))
+    return len(tokens)
+
+
 class TokenStreamer:
     """A streamer for ``generate`` that hands on the text of each token of an answer, whose whole is the answer's text.
 

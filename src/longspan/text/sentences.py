@@ -49,5 +49,8 @@ def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def _stripped(text: str, first: int, last: int) -> tuple[int, int]:
-    part = text[first:last]
-    return first + len(part) - len(part.lstrip()), first + len(part.rstrip())
+    while first < last and text[first].isspace():
+        first += 1
+    while first < last and text[last - 1].isspace():
+        last -= 1
+    return first, last

@@ -41,7 +41,8 @@ def record_of(path: Path) -> DocumentRecord:
         record.created_at = int(Path(place).stat().st_mtime)
     with suppress(OSError, DocumentError):  # whose reason is told when it is opened
         manifest = Folder(place).manifest()
-        record.characters = max((one.stop for one in manifest.facts.sources), default=0)
+        if manifest.facts.keeps_text:  # else there are none that the page could ask for
+            record.characters = max((one.stop for one in manifest.facts.sources), default=0)
         record.bytes = sum(file.size for name, file in manifest.files.items() if name.startswith("text-"))
         record.tokens = manifest.facts.tokens
     return record

@@ -103,10 +103,11 @@ export class Turn {
   #passage({ start, end, lift }, most) {
     const known = this.words.get(start);
     const words = el("span", { class: "words", dir: "auto", text: known ? oneLine(known) : "…" });
+    const place = `characters ${number(start)} to ${number(end)}`;
     if (!known)
       characters(this.id, start, Math.min(end, start + 180)).then(
-        (text) => (words.textContent = oneLine(text)),
-        () => (words.textContent = `characters ${number(start)} to ${number(end)}`),
+        (text) => (words.textContent = oneLine(text) || place),
+        () => (words.textContent = place),
       );
     const weight = el("meter", { min: 0, max: most, value: lift, "aria-hidden": "true" });
     const said = "as much as under a neutral question";

@@ -90,6 +90,11 @@ function open(chosen) {
     changed();
     return;
   }
+  if (!chosen.characters) {
+    reading.close("The text of this document was not kept.");
+    changed();
+    return;
+  }
   const last = shown.turns.at(-1);
   reading.open(chosen).then(() => last?.turn.looked && shown?.turns.includes(last) && reading.point(last, -1));
   changed();
