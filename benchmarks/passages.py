@@ -74,12 +74,12 @@ def rows(found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
         if not right:
             continue
         first, three = (sum(one["rank"] is not None and one["rank"] < n for one in right) for n in (1, 3))
-        related = fmean(text[0]["correlation"] for text in own if text[0]["correlation"] is not None)
+        related = [text[0]["correlation"] for text in own if text[0]["correlation"] is not None]
         cost = median(one["seconds"][1] / one["seconds"][0] for one in asked)
         n = len(right)
         lines.append([
             MODELS.get(model, model), f"`{method}`", f"{int(window):,}", f"{int(length):,}", f"{n} of {len(asked)}",
-            f"{first / n:.0%}", f"{three / n:.0%}", f"{related:.2f}", f"{cost:.2f}",
+            f"{first / n:.0%}", f"{three / n:.0%}", f"{fmean(related):.2f}" if related else "", f"{cost:.2f}",
         ])  # fmt: skip
     return lines
 

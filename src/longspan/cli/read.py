@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -74,7 +74,7 @@ def read(
         int, typer.Option(help="Tokens per forward; the document is saved after each.", min=1)
     ] = 4096,
     kv: Annotated[
-        Literal["exact", "int8"],
+        str,
         typer.Option(help="How keys and values are saved: exact, or in int8, at half the size of bf16."),
     ] = "exact",
     text: Annotated[bool, typer.Option(help="Save the text with the document, so that passages show it.")] = True,
