@@ -160,27 +160,6 @@ def test_every_forward_has_a_number_of_its_own(name):
     assert [one.call for one in trace.at(call=7)] == [7] * len(alone)
 
 
-@pytest.mark.parametrize("scores", [False, True])
-def test_a_recording_of_one_thread_has_no_forward_of_another(scores):
-    """And a token of the other thread takes the way that it takes alone."""
-    model = make("llama", torch.bfloat16)
-    longspan.extend(model, "longheads:score=bounds")
-
-    def tokens() -> Tensor:
-        cache = longspan.new_cache(model)
-        with torch.no_grad():
-            parts = [prompts(1, 90), *prompts(1, 12, seed=1)[:, :, None].unbind(1)]
-            return torch.cat([model(part, past_key_values=cache).logits[:, -1] for part in parts])
-
-    alone, found = tokens(), []
-    with longspan.record(model, scores=scores, threads="this") as trace:
-        at_once(lambda: found.append(tokens()))
-        assert len(trace) == 0
-        own = tokens()
-    assert torch.equal(found[0], alone) and {one.call for one in trace} == set(range(13))
-    assert scores or torch.equal(own, alone)
-
-
 def test_a_forward_that_runs_when_a_recording_begins_is_left_out():
     model, inside, begun = make("llama"), threading.Event(), threading.Event()
     longspan.extend(model, "longheads")

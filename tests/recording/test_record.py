@@ -240,7 +240,6 @@ def test_what_cannot_be_recorded(model):
     fails("middle_top_k")
     longspan.extend(model, METHODS["esa"])
     fails("'last' or 'all', not 'some'", queries="some")
-    fails("'all' or 'this', not 'mine'", threads="mine")
     with longspan.record(model):
         fails("already active")
     with longspan.record(model):

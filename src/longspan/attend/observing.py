@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from threading import get_ident, local
+from threading import local
 
 import torch
 from torch import Tensor
@@ -54,18 +54,16 @@ class Observer:
     Args:
         every: all queries that choose, not only the last one of each call.
         scores: whether scores are wanted too.
-        thread: the only thread whose forwards are recorded; None for those of all.
     """
 
-    def __init__(self, every: bool, scores: bool, thread: int | None = None) -> None:
-        self.every, self.scores, self._thread = every, scores, thread
+    def __init__(self, every: bool, scores: bool) -> None:
+        self.every, self.scores = every, scores
         self.choices: list[Choice] = []
         self._numbers, self._running = count(), local()
 
     def begin(self) -> None:
-        """A forward begins in this thread, which runs all of it: number it if it is recorded."""
-        if self._thread in (None, get_ident()):
-            self._running.call = next(self._numbers)
+        """A forward begins in this thread, which runs all of it: number it."""
+        self._running.call = next(self._numbers)
 
     @property
     def call(self) -> int | None:

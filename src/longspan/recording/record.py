@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import get_ident
 from typing import Literal
 
 from transformers import PreTrainedModel
@@ -17,7 +16,6 @@ from longspan.methods import Method
 from longspan.model.parallel import split_reason
 
 Queries = Literal["last", "all"]
-Threads = Literal["all", "this"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +72,7 @@ class Trace:
 
 
 @contextmanager
-def record(
-    model: PreTrainedModel, *, queries: Queries = "last", scores: bool = True, threads: Threads = "all"
-) -> Iterator[Trace]:
+def record(model: PreTrainedModel, *, queries: Queries = "last", scores: bool = True) -> Iterator[Trace]:
     """Record the keys that the heads of an extended model choose, and their scores, inside a ``with`` block.
 
     Examples:
@@ -98,7 +94,6 @@ def record(
         queries: ``"last"``: the last query of each call; ``"all"``: every query that chooses. For ``"all"`` the size
             of the scores is quadratic in the length of the text.
         scores: whether to record scores.
-        threads: ``"all"``: the forwards of all threads; ``"this"``: those of the thread that begins the block.
 
     Yields:
         The trace. It fills as the model runs and stays usable after the block.
@@ -109,8 +104,6 @@ def record(
     """
     if queries not in ("last", "all"):
         raise LongspanError(f"queries must be 'last' or 'all', not {queries!r}")
-    if threads not in ("all", "this"):
-        raise LongspanError(f"threads must be 'all' or 'this', not {threads!r}")
     attachment = attachment_of(model)
     if attachment is None:
         raise LongspanError("the model is not extended: call longspan.extend(model, 'longheads') first")
@@ -126,7 +119,7 @@ def record(
         )
     if attender.observer is not None:
         raise LongspanError("a recording of this model is already active; end it first")
-    observer = Observer(queries == "all", scores, get_ident() if threads == "this" else None)
+    observer = Observer(queries == "all", scores)
     attender.observer = observer  # before the hook that numbers forwards, so that a numbered forward has all layers
     handle = attachment.layers[0].module.register_forward_pre_hook(lambda *_: observer.begin())
     try:
