@@ -144,3 +144,11 @@ def test_passages_lie_where_the_text_is_shown(start, bundled, book, tmp_path):
     found = answer["choices"][0]["passages"]["answer"]
     assert KEY in said(answer) and KEY in found[0]["text"]
     assert all(text[p["start"] : p["end"]] == p["text"] for p in found)
+
+
+def test_a_document_of_another_server_keeps_its_name(start, served, document, tmp_path):
+    name = served.document(document)["name"]
+    copy = tmp_path / "copied"
+    shutil.copytree(served.host.library.get(document).folder, copy)
+    other = start(documents=tmp_path / "documents", written=(copy,))
+    assert not listed(other)[name]["own"]

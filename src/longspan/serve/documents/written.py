@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from longspan.documents.folder import MANIFEST, READING, Folder, is_served, placed
+from longspan import files
+from longspan.documents.folder import MANIFEST, READING, RECORD, SERVED, Folder, is_served, placed
 from longspan.documents.manifest import Facts
 from longspan.documents.method import method_of
 from longspan.errors import DocumentError
@@ -35,7 +37,7 @@ def record_of(path: Path) -> DocumentRecord:
     place = os.path.realpath(path)
     record = DocumentRecord(
         f"doc-{hashlib.sha256(os.fsencode(place)).hexdigest()[:24]}",  # the same at each start
-        Path(os.path.abspath(path)).name.encode("utf-8", "replace").decode(), 0, 0, 0, Path(place), own=False,
+        _name(Path(os.path.abspath(path))).encode("utf-8", "replace").decode(), 0, 0, 0, Path(place), own=False,
     )  # fmt: skip
     with suppress(OSError):
         record.created_at = int(Path(place).stat().st_mtime)
@@ -46,6 +48,14 @@ def record_of(path: Path) -> DocumentRecord:
         record.bytes = sum(file.size for name, file in manifest.files.items() if name.startswith("text-"))
         record.tokens = manifest.facts.tokens
     return record
+
+
+def _name(path: Path) -> str:
+    """The name of a document: of its folder, or the one that another server gave it."""
+    if path.name == SERVED:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads(files.read(path.parent / RECORD))["name"])
+    return path.name
 
 
 def first_facts(root: Path | None, named: Iterable[Path]) -> tuple[Path, Facts] | None:
