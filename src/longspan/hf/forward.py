@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -136,6 +137,19 @@ def refuse_inputs(kwargs: dict[str, Any]) -> None:
         rows = tokens.shape[0]
     if (positions := kwargs.get("position_ids")) is not None:
         check_form(positions, rows)
+
+
+class ThreadState(threading.local):
+    """What a thread's forwards of a model are in.
+
+    Attributes:
+        running: the forward that it is in. run: see ``Forward``; of the forwards that follow.
+        began: whether the decoder ran since the model around it began. uncached: whether the caller passed no cache.
+    """
+
+    running: Forward | None = None
+    run: StoredRun | None = None
+    began, uncached = True, False
 
 
 def refuse_other_attention(implementation: Any, ours: str) -> None:

@@ -161,7 +161,7 @@ class _Decoding:
             return "the model was restored, extended again or set to training mode inside the block"
         if attachment.observer is not None or attachment.attender.observer is not None:
             return "a recording is active (longspan.record)"
-        if attachment.attended_otherwise:
+        if attachment.thread.run is not None:
             return "the weights of attention are added up (passages)"
         if torch.is_grad_enabled():
             return "gradients are on; call it under torch.no_grad()"

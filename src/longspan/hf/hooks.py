@@ -26,6 +26,7 @@ from longspan.hf.forward import (
     InputObserver,
     NeverCopied,
     StoredRun,
+    ThreadState,
     refuse_inputs,
     refuse_missing,
     refuse_other_attention,
@@ -60,7 +61,7 @@ class Attachment(NeverCopied):
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         # Whether some layers are the model's own, be they stock attention or of another kind.
         self._mixed = len(self._indices) < (getattr(self._config, "num_hidden_layers", None) or 0)
-        self._local = threading.local()
+        self.thread = ThreadState()
         self._taking = threading.Lock()  # a cache is taken by one forward at a time
         # Of now and not of ``attach``: what was attached before is attached once more after another's block.
         self._rotary = watched(model, [layer.rope.table for layer in layers if layer.rope is not None])
@@ -113,8 +114,8 @@ class Attachment(NeverCopied):
         kwargs = dict(zip(self._names, args, strict=False)) | kwargs
         config: Any = decoder.config
         mask, expected = kwargs.get("attention_mask"), self._expected(config)
-        running = Forward(config, kwargs.get("position_ids"), mask, expected, getattr(self._local, "run", None))
-        uncached = getattr(self._local, "uncached", False)
+        running = Forward(config, kwargs.get("position_ids"), mask, expected, self.thread.run)
+        uncached = self.thread.uncached
         self._begun(running, decoder)  # first of all: the hook after the forward ends it, whatever is raised here
         if decoder.training:
             raise LongspanError("the model is in training mode, but longspan is for inference: call model.eval()")
@@ -163,8 +164,8 @@ class Attachment(NeverCopied):
         # One that an interrupt broke off is still there too, and would keep its cache.
         if outer is not None and calls_of(decoder, outer.thread) > 1:
             running.outer = outer
-        self._local.running = running
-        self._local.began, self._local.uncached = True, False
+        self.thread.running = running
+        self.thread.began, self.thread.uncached = True, False
 
     def _check_before(
         self, cache: LongspanCache, running: Forward, kwargs: dict[str, Any], rows: int, tokens: int
@@ -267,10 +268,9 @@ class Attachment(NeverCopied):
 
         A decoder that failed has no output, and an error of its own.
         """
-        running = self.running
-        if running is None:
+        if (running := self.running) is None:
             return
-        self._local.running = running.outer
+        self.thread.running = running.outer
         release(running, output is None)
         if output is not None:
             refuse_missing(running.attended, running.expected)
@@ -278,27 +278,22 @@ class Attachment(NeverCopied):
     @contextmanager
     def attended_by(self, run: StoredRun) -> Iterator[None]:
         """In this thread's forwards inside, ``run`` attends and nobody checks padding and cache."""
-        before, self._local.run = getattr(self._local, "run", None), run
+        before, self.thread.run = self.thread.run, run
         try:
             yield
         finally:
-            self._local.run = before
-
-    @property
-    def attended_otherwise(self) -> bool:
-        """Whether this thread is in a block of ``attended_by``."""
-        return getattr(self._local, "run", None) is not None
+            self.thread.run = before
 
     @property
     def running(self) -> Forward | None:
         """The forward that this thread is in."""
-        return getattr(self._local, "running", None)
+        return self.thread.running
 
     @untraced
     def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before the model around the decoder runs: its decoder has yet to, maybe with a cache made in between."""
-        self._local.began = False
-        self._local.uncached = not any(isinstance(x, Cache) for x in (*args, *kwargs.values()))
+        self.thread.began = False
+        self.thread.uncached = not any(isinstance(x, Cache) for x in (*args, *kwargs.values()))
         return args, named_here(kwargs)
 
     def stood_in(self) -> None:
@@ -306,13 +301,13 @@ class Attachment(NeverCopied):
         refuse_other_attention(self._config._attn_implementation, interface.NAME)
         for one in self._rotary:
             one.check()
-        self._local.began = True
+        self.thread.began = True
 
     @untraced
     def leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """After the model around the decoder ran: raise if its decoder did not. One that failed has no output."""
-        self._local.uncached = False
-        if output is not None and not getattr(self._local, "began", True):
+        self.thread.uncached = False
+        if output is not None and not self.thread.began:
             raise LongspanError(
                 "longspan did not run in this forward: the model's decoder was replaced after longspan.extend; call "
                 "longspan.restore(model) and extend it again"
