@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 import longspan
 from longspan.bundled import heldout_text, load_bundled
+from longspan.cli.checking import is_wanted
 from longspan.documents import selftest
 from longspan.documents.selftest import self_test
 from longspan.errors import LongspanError
@@ -81,3 +84,10 @@ def test_the_command(run, tmp_path, characters, more, checked):  # noqa: F811
     found = json.loads(ran.out)["check"]
     assert (found is not None) is checked is ("check: " in ran.err)
     assert json.loads(run(*args, "--json").out)["check"] is None, "it was read before"
+
+
+def test_a_check_that_takes_minutes_is_asked_for(read):
+    document = read("dca")
+    said = io.StringIO()
+    assert is_wanted(document, 60, Console(file=said)) and not said.getvalue()
+    assert not is_wanted(document, 600, Console(file=said)) and "--check" in said.getvalue()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from longspan.cli.output import hushed, prefill_bar, say
 from longspan.errors import LongspanError, one_line, printable
 
+_LONGEST = 60.0  # seconds of a check that nobody asked for
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -14,11 +16,24 @@ if TYPE_CHECKING:
     from longspan.documents.selftest import Checked
 
 
-def is_long(document: Document) -> bool:
-    """Whether a text is checked unless said otherwise."""
+def is_wanted(document: Document, seconds: float, console: Console) -> bool:
+    """Whether a text is checked unless said otherwise: if it is long, and the check short.
+
+    Args:
+        seconds: that its reading took, as long for each token as the check.
+    """
     from longspan.documents.selftest import WINDOWS
 
-    return document.tokens > WINDOWS * document.attachment().report.window
+    tokens = WINDOWS * document.attachment().report.window
+    if document.tokens <= tokens:
+        return False
+    if (takes := seconds * tokens / document.tokens) <= _LONGEST:
+        return True
+    say(
+        console,
+        f"the method is not checked on planted facts, which takes about {takes / 60:.0f} minutes; --check does it",
+    )
+    return False
 
 
 def checked_on_facts(document: Document, console: Console, quiet: bool) -> list[Checked] | None:

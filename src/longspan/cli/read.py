@@ -14,7 +14,7 @@ import typer
 
 from longspan.cli import options
 from longspan.cli.ask import reader_of
-from longspan.cli.checking import checked_on_facts, is_long
+from longspan.cli.checking import checked_on_facts, is_wanted
 from longspan.cli.output import hushed, notes, print_json, refusals, say
 from longspan.cli.texts import STDIN, check_text, one_stdin, read_text
 from longspan.errors import DocumentError, LongspanError, printable
@@ -168,7 +168,7 @@ def read(
         say(console, f"{out}: ends with this text already; nothing was appended")
     seconds = time.perf_counter() - began
     if check is None:
-        check = not append and not whole and (as_json or not quiet) and is_long(document)
+        check = not append and not whole and (as_json or not quiet) and is_wanted(document, seconds, console)
     checked = checked_on_facts(document, console, quiet) if check else None
     _tell(document, out, before, seconds, as_json, console, checked)
 
