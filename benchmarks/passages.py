@@ -43,11 +43,12 @@ def measure(document: Document, planted: Planted) -> list[dict[str, Any]]:
     found, lifts = list[dict[str, Any]](), list[torch.Tensor]()
     document.attended(document.prompt("Who?"), [0])  # the neutral question, once for a document
     for one in planted.asked:
-        ids = document.prompt(one.question.removeprefix(FRAME))
+        ids, cache = document.prompt(one.question.removeprefix(FRAME)), document.cache()
         began = time.process_time()
-        answer = document.go_on(ids, NEW_TOKENS)
+        answer = document.go_on(ids, NEW_TOKENS, cache=cache)
         answered = time.process_time()
-        seen = document.attended(ids, answer.tokens)
+        own = cache if document.go_back(cache, len(ids) - 1) else None
+        seen = document.attended(ids, answer.tokens, cache=own)
         passages, statement = seen.passages(), " ".join(one.statement.split())
         seconds = answered - began, time.process_time() - answered
         right = says(answer.text, one.value)

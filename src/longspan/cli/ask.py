@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,14 +58,15 @@ def ask(
     console = notes(quiet)
     with hushed(quiet):
         opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
-    answer = opened.ask(question, max_new_tokens, stream=None if as_json else typed, **writing)
+    stream = None if as_json else typed
     if passages or html is not None:
-        attended = opened.attended(opened.prompt(question), answer.tokens, answer.text)
-        answer = replace(answer, passages=attended.passages())
+        answer, attended = opened.ask_attended(question, max_new_tokens, stream=stream, **writing)
         if html is not None:
             from longspan.documents.page import write_page
 
             write_page(html, opened, question, answer, attended)
+    else:
+        answer = opened.ask(question, max_new_tokens, stream=stream, **writing)
     if as_json:
         print_json({"document": str(document), "question": question, **as_plain(answer, passages)})
         return

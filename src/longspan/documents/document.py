@@ -149,11 +149,27 @@ class Document:
         Raises:
             DocumentError: the model runs another method now, the question is empty, or an option cannot be.
         """
-        ids = self.prompt(question)
-        reply = self.go_on(ids, max_new_tokens, stream=stream, **options)
-        if not passages:
-            return reply
-        return replace(reply, passages=self.attended(ids, reply.tokens, reply.text).passages())
+        if passages:
+            return self.ask_attended(question, max_new_tokens, stream=stream, **options)[0]
+        return self.go_on(self.prompt(question), max_new_tokens, stream=stream, **options)
+
+    def ask_attended(
+        self, question: str, max_new_tokens: int = 200, *, stream: Stream | None = None, **options: Any
+    ) -> tuple[Answer, Attended]:
+        """``ask`` with passages, and the attention of each token of the answer."""
+        ids, cache = self.prompt(question), self.cache()
+        reply = self.go_on(ids, max_new_tokens, cache=cache, stream=stream, **options)
+        own = cache if self.go_back(cache, len(ids) - 1) else None
+        attended = self.attended(ids, reply.tokens, reply.text, own)
+        return replace(reply, passages=attended.passages()), attended
+
+    def go_back(self, cache: LongspanCache, tokens: int, least: int = 0) -> bool:
+        """Take a cache back to at most ``tokens`` tokens if the document's and ``least`` stay; whether it went back."""
+        held = cache.croppable(tokens)
+        if held < max(self.tokens, least):
+            return False
+        cache.crop(held)
+        return True
 
     def attended(
         self, ids: Tensor, answer: Sequence[int], text: str | None = None, cache: LongspanCache | None = None

@@ -217,10 +217,7 @@ class Generation:
             return None
         tokens = self._ids[prompt : self._length].tolist()
         try:
-            held = prefix.cache.croppable(prompt - 1)
-            own = held >= max(prefix.mapped, document.tokens)
-            if own:
-                prefix.cache.crop(held)
+            own = document.go_back(prefix.cache, prompt - 1, prefix.mapped)
             return document.attended(self._request.ids, tokens, cache=prefix.cache if own else None)
         except Exception as error:  # the answer itself is whole
             log.error("the passages of an answer could not be computed", exc_info=error)
