@@ -174,7 +174,7 @@ def test_the_keyboard_alone_reaches_everything_and_is_seen(page, ask, expect):
     assert [name for name, outlined, visible in seen if not (outlined and visible)] == []
     names = [name for name, *_ in seen]
     wanted = ["theme", "help", "add", "doc", "rename", "delete", "choose", "new", "0", "link", "passage"]
-    wanted += ["question", "most", "send", "less-often", "bar", "page"]
+    wanted += ["question", "most", "send", "attended-less", "bar", "page"]
     assert names[0].startswith("skip") and names[1:] == wanted
 
 
@@ -212,7 +212,7 @@ def test_all_by_keyboard_from_document_to_passage(opened, stub, novel, url, expe
 def test_shortcuts_are_listed_and_letters_can_be_turned_off(page, expect):
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keys")
-    for words in ("the question", "the tokens of the last answer", "looked at less often", "stop the answer"):
+    for words in ("the question", "the tokens of the last answer", "attended to less", "stop the answer"):
         expect(dialog).to_contain_text(words)
     dialog.get_by_label("Letters work as shortcuts").uncheck()
     page.keyboard.press("Escape")
