@@ -97,11 +97,10 @@ def test_inside_the_window_every_method_shows_the_sentence_with_the_answer(bundl
     assert "71428" in answer.text and "71428" in answer.passages[0].text
 
 
-@pytest.mark.parametrize("name", ["dca", "longheads:score=bounds", "esa", "infllm", "rerope", "self-extend"])
+@pytest.mark.parametrize("name", ["dca", "longheads:score=bounds", "esa", "rerope", "self-extend"])
 def test_beyond_the_window_the_sentence_with_the_answer_comes_first(bundled, name):
     answer = asked(bundled, name, 4000)
-    assert "71428" not in answer.text or "71428" in answer.passages[0].text
-    assert answer.passages and len(answer.passages) <= 4
+    assert "71428" in answer.text and "71428" in answer.passages[0].text
 
 
 @pytest.mark.parametrize("name", ["dca", "esa", "infllm", "dynamic-ntk"])

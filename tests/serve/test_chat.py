@@ -205,6 +205,31 @@ def test_passages(served, document, book):
     assert chunks[-1]["choices"][0]["passages"] == found and "passages" not in chunks[-2]["choices"][0]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_whose_passages_fail_is_whole(served, document, monkeypatch, stream):
+    """And says why; the next one has passages."""
+
+    def fails(*_, **__):
+        raise RuntimeError("out of memory")
+
+    expected = served.ask(QUESTION, document=document, max_tokens=6)
+    with monkeypatch.context() as patched:
+        patched.setattr(longspan.Document, "attended", fails)
+        if stream:
+            body = chat(QUESTION, document=document, max_tokens=6, passages=True, stream=True)
+            with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+                chunks = events(response)
+            text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+            found = chunks[-1]["choices"][0]
+        else:
+            answer = served.ask(QUESTION, document=document, max_tokens=6, passages=True)
+            text, found = said(answer), answer["choices"][0]
+    assert text == said(expected) and found["finish_reason"] == "length"
+    assert found["passages"]["error"] and not found["passages"]["answer"]
+    again = served.ask(QUESTION, document=document, max_tokens=6, passages=True)["choices"][0]["passages"]
+    assert again["answer"] and "error" not in again
+
+
 @pytest.mark.long
 def test_the_passages_of_a_long_text_begin_with_the_answer(bundled):
     """Of a text of 175 windows, whose units are several sentences each."""

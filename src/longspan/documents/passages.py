@@ -126,12 +126,11 @@ def weigh(
         calls = [prompt[-rows:], *answer.split(1)] if len(answer) else [prompt[-rows:]]
     else:
         calls = [torch.cat((prompt[-rows:], answer))]
-    found = []
-    for ids in calls:
-        weights = GroupWeights(attachment.attender, units.of, len(units))
-        with attachment.attended_by(weights):
+    weights, found = GroupWeights(attachment.attender, units.of, len(units)), []
+    with attachment.attended_by(weights):
+        for ids in calls:
             forward(model, ids, cache)
-        found.append(weights.mean())
+            found.append(weights.take())
     return torch.cat(found)
 
 

@@ -158,9 +158,10 @@ def _passages_field(attended: AttendedPassages | None) -> dict[str, Any]:
     """The extra field ``passages``; none unless it was requested."""
     if attended is None:
         return {}
+    failed = {} if attended.error is None else {"error": attended.error}
     tokens = [{"text": text, "passages": [_passage_object(one) for one in own]} for text, own in attended.tokens]
     answer = [_passage_object(one) | {"text": one.text} for one in attended.answer]
-    return {"passages": {"answer": answer, "tokens": tokens}}
+    return {"passages": {"answer": answer, "tokens": tokens, **failed}}
 
 
 def _passage_object(one: Passage) -> dict[str, Any]:

@@ -34,10 +34,15 @@ class Delta:
 
 @dataclass(frozen=True)
 class AttendedPassages:
-    """Passages of the whole answer, and of each of its tokens with its text."""
+    """Passages of the whole answer, and of each of its tokens with its text.
 
-    answer: tuple[Passage, ...]
-    tokens: tuple[tuple[str, tuple[Passage, ...]], ...]
+    Attributes:
+        error: why there are none, if they could not be computed.
+    """
+
+    answer: tuple[Passage, ...] = ()
+    tokens: tuple[tuple[str, tuple[Passage, ...]], ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from longspan.documents import Document
 from longspan.documents.passages import Attended
+from longspan.errors import LongspanError, one_line
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
 from longspan.hf.joined import JoinedCache
@@ -200,21 +201,21 @@ class Generation:
         self._finish = finish  # the next step weighs
         return True
 
-    def _end(self, finish: Finish, attended: Attended | None) -> bool:
+    def _end(self, finish: Finish, attended: Attended | str | None) -> bool:
         end = self._finished(finish, attended)
         self.close()
         self._emit(end)
         return False
 
-    def _weigh(self) -> Attended | None:
-        """The attention of the answer to its document; None if that was deleted meanwhile, or if it cannot be had.
+    def _weigh(self) -> Attended | str:
+        """The attention of the answer to its document, or why it cannot be had.
 
         It goes on from the answer's own cache if that can go back before the answer: of a long conversation nothing is
         read again.
         """
         document, prompt, prefix, began = self._request.document, self._prompt_length, self._prefix, time.perf_counter()
         if document is None or document not in self._host.documents() or prefix is None:
-            return None
+            return "the document was deleted meanwhile"
         tokens = self._ids[prompt : self._length].tolist()
         try:
             own = document.go_back(prefix.cache, prompt - 1, prefix.mapped)
@@ -222,11 +223,11 @@ class Generation:
         except Exception as error:  # the answer itself is whole
             log.error("the passages of an answer could not be computed", exc_info=error)
             self._prefix = None  # whose state is unknown
-            return None
+            return one_line(error) if isinstance(error, LongspanError) else "the server's log has the reason"
         finally:
             self._decode += time.perf_counter() - began
 
-    def _finished(self, finish: Finish, attended: Attended | None) -> Finished:
+    def _finished(self, finish: Finish, attended: Attended | str | None) -> Finished:
         turns = time.perf_counter() - self._started - self._prefill - self._decode
         return Finished(
             finish, self._prompt_length, self._reused, self._length - self._prompt_length,
@@ -234,8 +235,10 @@ class Generation:
             None if attended is None else partial(self._passages, attended),
         )  # fmt: skip
 
-    def _passages(self, attended: Attended) -> AttendedPassages:
+    def _passages(self, attended: Attended | str) -> AttendedPassages:
         """Takes milliseconds a token, so neither the engine's thread nor the event loop calls it."""
+        if isinstance(attended, str):
+            return AttendedPassages(error=f"the passages could not be computed: {attended}")
         texts = self._text.of_each(self._ids[self._prompt_length : self._length].tolist())
         each = tuple((text, attended.passages(n)) for n, text in enumerate(texts))
         # A stop string is no part of the answer.

@@ -96,7 +96,7 @@ export class Turn {
     const of = this.pinned < 0 ? ["by the whole answer"] : [`by “${this.token()}” · `, whole];
     this.looked.replaceChildren(
       el("h4", {}, "Attended to most ", ...of),
-      parts.length ? this.list : el("p", { class: "dim", text: "No sentence stands out against a neutral question." }),
+      parts.length ? this.list : el("p", { class: "dim", text: looked.error ?? "No sentence stands out against a neutral question." }),
     );
   }
 

@@ -21,7 +21,7 @@ export function compact(passages) {
     text: [...(p.text ?? "").slice(0, 400)].slice(0, 180).join(""),
   }));
   const tokens = passages.tokens.map((token) => [token.text, token.passages.flatMap((p) => [numberOf(p), p.lift])]);
-  return { parts, answer, tokens };
+  return { parts, answer, tokens, error: passages.error };
 }
 
 /** Parts that the token `n`, or the whole answer, attended to: {start, end, lift}, the highest lift first. */
