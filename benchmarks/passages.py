@@ -50,7 +50,7 @@ def measure(document: Document, planted: Planted) -> list[dict[str, Any]]:
         own = cache if document.go_back(cache, len(ids) - 1) else None
         seen = document.attended(ids, answer.tokens, cache=own)
         passages, statement = seen.passages(), " ".join(one.statement.split())
-        seconds = answered - began, time.process_time() - answered
+        seconds = round(answered - began, 3), round(time.process_time() - answered, 3)
         right = says(answer.text, one.value)
         texts = [" ".join((passage.text or "").split()) for passage in passages]
         rank = next((n for n, text in enumerate(texts) if statement in text), None)
@@ -59,7 +59,7 @@ def measure(document: Document, planted: Planted) -> list[dict[str, Any]]:
             lifts.append(seen.lifts())
     related = torch.corrcoef(torch.stack(lifts)) if len(lifts) > 1 else None
     pairs = None if related is None else related[torch.triu_indices(len(lifts), len(lifts), 1).unbind()]
-    return [one | {"correlation": None if pairs is None else float(pairs.mean())} for one in found]
+    return [one | {"correlation": None if pairs is None else round(float(pairs.mean()), 4)} for one in found]
 
 
 def rows(found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
@@ -127,7 +127,8 @@ def main() -> None:
                     model, tokenizer, text, method=method, window=window, layout=LAYOUT, length=length
                 )
                 found[key] = measure(document, planted)
-                write(RESULTS, json.dumps(found, indent=1, sort_keys=True) + "\n")
+                lines = (f"{json.dumps(name)}: {json.dumps(found[name], sort_keys=True)}" for name in sorted(found))
+                write(RESULTS, "{\n" + ",\n".join(lines) + "\n}\n")
                 right = sum(one["right"] for one in found[key])
                 print(time.strftime("%H:%M:%S"), key, f"{right} right", [one["rank"] for one in found[key]], flush=True)
     print("\n".join(table(found)))
