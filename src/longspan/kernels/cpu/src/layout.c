@@ -13,6 +13,7 @@ SAME(Units);
 SAME(Tokens);
 SAME(Products);
 SAME(Representations);
+SAME(Packed);
 SAME(TopK);
 SAME(TokenScores);
 SAME(Codes);

@@ -102,6 +102,21 @@ typedef struct {
     int64_t kind;
 } TokenScores;
 
+/* Rows times a packed matrix of `outs` rows: number k of a row is a code times the scale of its group, plus the group's
+   minimum. Codes of 4 bits: byte n of the 16 of a group of 32 has its code n, and its code n + 16 in the high half. The
+   fields that differ from call to call come first. */
+typedef struct {
+    const char *x;       /* [rows, width] */
+    char *out;           /* [rows, outs] */
+    float *inputs;       /* room for each row's x in fp32 and the sums of its groups, rounded up to 16 */
+    int64_t rows, first; /* the matrix' first row */
+    const char *codes, *scales, *minima; /* [outs, width], [outs, width / group] twice; no minima: null */
+    const char *bias;                    /* [outs], of x's kind, or null */
+    int64_t outs, width, group, bits;
+    int64_t kind, scale_kind; /* of x and out, of scales and minima */
+    int64_t each;             /* rows of the matrix of an item of the work */
+} Packed;
+
 /* The places of the `count` largest scores of each row, from `first` on and before the row's stop; see choose_topk. */
 typedef struct {
     const float *scores;  /* rows of n */

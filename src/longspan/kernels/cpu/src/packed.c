@@ -1,0 +1,196 @@
+/* Products of few rows with a matrix in codes of 4 or 8 bits, and such a matrix as numbers. */
+
+#include "structs.h"
+#include "vectors.h"
+#include "worksteal.h"
+
+/* Vectors of sixteen wherever the processor has them, even in two halves: unpacking takes fewer instructions. */
+enum { ROWS = 4, HALF = 16, MOST_GROUPS = 2048 };
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+#ifdef __AVX512F__
+enum { WIDE = 16 };
+typedef float Wide __attribute__((vector_size(64)));
+
+/* A nibble chooses one of sixteen numbers by its low four bits, whatever is above them. */
+INLINE Wide number_of(__m512i nibble) {
+    return (Wide)_mm512_permutexvar_ps(nibble, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+INLINE void from_nibbles(const char *from, Wide *to) {
+    __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
+    to[0] = number_of(both), to[1] = number_of(_mm512_srli_epi32(both, 4));
+}
+
+INLINE Wide from_bytes(const char *from) {
+    return (Wide)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+}
+#else
+enum { WIDE = LANES };
+typedef f8 Wide;
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+typedef int8_t Signed __attribute__((vector_size(LANES)));
+
+INLINE void from_nibbles(const char *from, Wide *to) {
+    for (int n = 0; n < 2; n++) {
+        Bytes both;
+        memcpy(&both, from + n * WIDE, sizeof both);
+#ifdef __AVX2__
+        i8 wide = (i8)_mm256_cvtepu8_epi32((__m128i){*(const int64_t *)(from + n * WIDE), 0});
+#else
+        i8 wide = __builtin_convertvector(both, i8);
+#endif
+        to[n] = __builtin_convertvector(wide & 15, Wide), to[n + 2] = __builtin_convertvector(wide >> 4, Wide);
+    }
+}
+
+INLINE Wide from_bytes(const char *from) {
+    Signed some;
+    memcpy(&some, from, sizeof some);
+    return __builtin_convertvector(__builtin_convertvector(some, i8), Wide);
+}
+#endif
+
+INLINE Wide load_wide(const float *from) {
+    Wide x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+/* One group of a row of the matrix: `to` gets its codes, `group` / WIDE vectors. */
+INLINE void codes_of(const char *from, const int bits, const int group, Wide *to) {
+    if (bits == 4) from_nibbles(from, to);
+    else
+        for (int n = 0; n < group / WIDE; n++) to[n] = from_bytes(from + n * WIDE);
+}
+
+INLINE float one_of(const char *from, int64_t at, const int kind) {
+#ifdef __F16C__
+    if (kind == FP16) return _cvtsh_ss(((const uint16_t *)from)[at]);
+#endif
+    return load_one(from, at, kind);
+}
+
+/* Stored numbers as fp32. */
+INLINE void numbers_of(const char *from, int64_t count, const int kind, float *to) {
+    int64_t n = 0;
+#ifdef __F16C__
+    if (kind == FP16)
+        for (; n + LANES <= count; n += LANES)
+            _mm256_storeu_ps(to + n, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)from + n))));
+#endif
+    for (; n + LANES <= count; n += LANES) store(to + n, load(from + n * bytes_of(kind), kind));
+    for (; n < count; n++) to[n] = one_of(from, n, kind);
+}
+
+INLINE float total(Wide x) {
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)x);
+#else
+    float sum = 0;
+    for (int n = 0; n < WIDE; n++) sum += x[n];
+    return sum;
+#endif
+}
+
+/* Room for the numbers of a row's groups, in whole vectors. */
+INLINE int64_t room_of(int64_t groups) { return (groups + HALF - 1) / HALF * HALF; }
+
+/* x in fp32, and the sums of its groups; an item is a row. */
+int longspan_packed_inputs(const Packed *of, WorkQueue *queue) {
+    const int64_t groups = of->width / of->group, room = room_of(groups);
+    EACH(row, queue) {
+        float *to = of->inputs + row * (of->width + room), *sums = to + of->width;
+        numbers_of(of->x + row * of->width * bytes_of((int)of->kind), of->width, (int)of->kind, to);
+        for (int64_t g = 0; g < groups; g++) {
+            Wide sum = {0};
+            for (int64_t n = g * of->group; n < (g + 1) * of->group; n += WIDE) sum += load_wide(to + n);
+            sums[g] = total(sum);
+        }
+        for (int64_t g = groups; g < room; g++) sums[g] = 0;
+    }
+    return 1;
+}
+
+/* One row of the matrix times `rows` rows of inputs. Every row's sum has the same order however many there are. */
+INLINE void row_products(const Packed *of, int64_t out, const float *const *inputs, const int rows, const int bits,
+                         const int group, const float *scales, const float *minima, float *to) {
+    const int64_t groups = of->width / group;
+    const char *codes = of->codes + out * (of->width * bits / 8);
+    Wide sums[ROWS] = {{0}};
+    for (int64_t g = 0; g < groups; g++) {
+        Wide code[32 / WIDE];
+        codes_of(codes + g * (group * bits / 8), bits, group, code);
+        for (int r = 0; r < rows; r++) {
+            const float *x = inputs[r] + g * group;
+            Wide part = code[0] * load_wide(x);
+            for (int n = 1; n < group / WIDE; n++) part += code[n] * load_wide(x + n * WIDE);
+            sums[r] += part * scales[g];
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        if (minima)
+            for (int64_t g = 0; g < groups; g += WIDE)
+                sums[r] += load_wide(minima + g) * load_wide(inputs[r] + of->width + g);
+        to[r] = total(sums[r]);
+    }
+}
+
+INLINE void products_by(const Packed *of, WorkQueue *queue, const int bits, const int group) {
+    const int64_t groups = of->width / group, stride = of->width + room_of(groups);
+    const int kind = (int)of->kind, scale_kind = (int)of->scale_kind;
+    float scales[MOST_GROUPS], minima[MOST_GROUPS], found[ROWS];
+    for (int64_t g = groups; g < room_of(groups); g++) minima[g] = 0;
+    EACH(item, queue) {
+        const int64_t from = item * of->each, to = from + of->each < of->outs ? from + of->each : of->outs;
+        for (int64_t out = from; out < to; out++) {
+            const int64_t at = out * groups * bytes_of(scale_kind);
+            numbers_of(of->scales + at, groups, scale_kind, scales);
+            if (of->minima) numbers_of(of->minima + at, groups, scale_kind, minima);
+            const float *own = of->minima ? minima : 0, bias = of->bias ? load_one(of->bias, out, kind) : 0;
+            for (int64_t row = 0; row < of->rows; row += ROWS) {
+                const float *inputs[ROWS];
+                const int count = of->rows - row < ROWS ? (int)(of->rows - row) : ROWS;
+                for (int r = 0; r < count; r++) inputs[r] = of->inputs + (row + r) * stride;
+                if (count == 1) row_products(of, out, inputs, 1, bits, group, scales, own, found);
+                else if (count == 2) row_products(of, out, inputs, 2, bits, group, scales, own, found);
+                else if (count == 3) row_products(of, out, inputs, 3, bits, group, scales, own, found);
+                else row_products(of, out, inputs, 4, bits, group, scales, own, found);
+                for (int r = 0; r < count; r++) store_one(of->out, (row + r) * of->outs + out, found[r] + bias, kind);
+            }
+        }
+    }
+}
+
+int longspan_packed_products(const Packed *of, WorkQueue *queue) {
+    if (of->width / of->group > MOST_GROUPS) return 0;
+    if (of->bits == 4) products_by(of, queue, 4, 32);
+    else if (of->group == 32) products_by(of, queue, 8, 32);
+    else products_by(of, queue, 8, 16);
+    return 1;
+}
+
+/* Rows of the matrix from `first` on as numbers of `kind`, [rows, width] to `out`; an item is a row. */
+int longspan_packed_numbers(const Packed *of, WorkQueue *queue) {
+    const int group = (int)of->group, bits = (int)of->bits, kind = (int)of->kind, scale_kind = (int)of->scale_kind;
+    const int64_t groups = of->width / group;
+    EACH(row, queue) {
+        const int64_t at = of->first + row;
+        const char *codes = of->codes + at * (of->width * bits / 8);
+        for (int64_t g = 0; g < groups; g++) {
+            Wide code[32 / WIDE];
+            codes_of(codes + g * (group * bits / 8), bits, group, code);
+            const float scale = one_of(of->scales, at * groups + g, scale_kind);
+            const float minimum = of->minima ? one_of(of->minima, at * groups + g, scale_kind) : 0;
+            for (int n = 0; n < group / WIDE; n++) {
+                Wide x = code[n] * scale + minimum;
+                int64_t to = row * of->width + g * group + n * WIDE;
+                if (kind == FP32) memcpy((float *)of->out + to, &x, sizeof x);
+                else
+                    for (int i = 0; i < WIDE; i++) store_one(of->out, to + i, x[i], kind);
+            }
+        }
+    }
+    return 1;
+}

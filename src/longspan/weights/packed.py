@@ -1,0 +1,67 @@
+"""A matrix in codes of 4 or 8 bits, with a scale for each group of a row's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GROUP = 32  # numbers that share a scale, unless a file has other groups
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMatrix:
+    """``w[n, k] = scale[n, k / group] · code[n, k] + minimum[n, k / group]``.
+
+    Attributes:
+        codes: ``[N, K / 2]`` uint8, where byte ``i`` of a group of 32 holds its code ``i`` in the low half and its code
+            ``i + 16`` in the high half, each 0 to 15; or ``[N, K]`` int8.
+        scales: ``[N, K / group]`` fp16 or fp32.
+        minima: of the same shape and dtype; None if all are 0.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    minima: Tensor | None = None
+
+    @property
+    def bits(self) -> int:
+        """Of a code."""
+        return 4 if self.codes.dtype == torch.uint8 else 8
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(N, K)``, as of ``torch.nn.Linear``'s weight."""
+        return self.codes.shape[0], self.codes.shape[1] * 8 // self.bits
+
+    @property
+    def group(self) -> int:
+        """How many numbers share a scale."""
+        return self.shape[1] // self.scales.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory, in bytes."""
+        return sum(part.nbytes for part in (self.codes, self.scales, self.minima) if part is not None)
+
+    def numbers(self, dtype: torch.dtype = torch.float32, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Rows of the matrix, ``[n, K]``: multiplied and added in fp32, then rounded to ``dtype``."""
+        codes = self.codes[rows]
+        if self.bits == 4:
+            halves = codes.unflatten(1, (-1, GROUP // 2))
+            codes = torch.cat([halves & 15, halves >> 4], dim=2).flatten(1)
+        found = codes.unflatten(1, (-1, self.group)).float() * self.scales[rows].float()[:, :, None]
+        if self.minima is not None:
+            found += self.minima[rows].float()[:, :, None]
+        return found.flatten(1).to(dtype)
+
+    def permuted(self, rows: Tensor) -> PackedMatrix:
+        """The same rows in another order."""
+        return PackedMatrix(self.codes[rows], self.scales[rows], None if self.minima is None else self.minima[rows])
+
+
+def nibbles(codes: Tensor) -> Tensor:
+    """Codes of 0 to 15, uint8 ``[N, K]``, two in a byte: as ``PackedMatrix.codes`` has them."""
+    halves = codes.unflatten(1, (-1, 2, GROUP // 2))
+    return (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1)
