@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 import longspan
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.documents import fingerprint
+from longspan.weights.modules import PackedLinear
 from support.gguf_files import ARCHITECTURES, TEMPLATE, Kind, dequantised, random_model, write
 
 KINDS = (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_1, Kind.Q5_0)
@@ -22,12 +23,18 @@ def logits(model, ids):
         return model(ids).logits.double()
 
 
+@pytest.mark.parametrize("weights", ["auto", "as-is"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_weights_are_those_of_the_file(tmp_path, architecture, kind):
+def test_the_weights_are_those_of_the_file(tmp_path, architecture, kind, weights):
+    """Packed or dequantised."""
     stock = random_model(architecture)
     file = write(tmp_path / "model.gguf", stock, architecture, kind=kind)
-    model, _ = longspan.load(file, device="cpu", quiet=True)
+    plain = kind in (Kind.F32, Kind.F16, Kind.BF16)
+    dtype = "auto" if plain else "float32"  # which alone dequantises
+    model, _ = longspan.load(file, device="cpu", quiet=True, dtype=dtype, weights=weights)
+    packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    assert bool(packed) == (weights == "as-is" and not plain)
     wanted = {Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}.get(kind, torch.float32)
     assert model.dtype == wanted and model.config._attn_implementation == "sdpa" and not model.training
     assert model.config.max_position_embeddings == 128 and not hasattr(model.config, "quantization_config")
@@ -39,12 +46,13 @@ def test_the_weights_are_those_of_the_file(tmp_path, architecture, kind):
     assert (logits(model.double(), ids) - truth).abs().max() <= budget
 
 
+@pytest.mark.parametrize("weights", ["fp32", "as-is"])
 @pytest.mark.parametrize("method", ["dca", "longheads"])
-def test_logits_within_the_budget(tmp_path, method):
+def test_logits_within_the_budget(tmp_path, method, weights):
     """In fp32 and beyond the window, against the dequantised weights in fp64."""
     stock = random_model("llama")
     file = write(tmp_path / "model.gguf", stock, "llama", kind=Kind.Q4_1)
-    model, _ = longspan.load(file, device="cpu", quiet=True)
+    model, _ = longspan.load(file, device="cpu", quiet=True, weights=weights, dtype="float32")
     exact = dequantised(stock, "llama", Kind.Q4_1)
     plain = random_model("llama").float()
     plain.load_state_dict(exact.state_dict())
@@ -109,21 +117,23 @@ def test_scaled_frequencies(tmp_path, stated):
     assert model.model.rotary_emb.attention_scaling == stock.model.rotary_emb.attention_scaling
 
 
-def test_the_second_start_converts_nothing(tmp_path, monkeypatch, cache):
+@pytest.mark.parametrize(("weights", "copy"), [("fp32", "float32/model"), ("as-is", "weights-as-is/packed")])
+def test_the_second_start_converts_nothing(tmp_path, monkeypatch, cache, weights, copy):
     file = write(tmp_path / "model.gguf", random_model("qwen2"), "qwen2", kind=Kind.Q8_0)
-    first, _ = longspan.load(file, device="cpu", quiet=True)
+    first, _ = longspan.load(file, device="cpu", quiet=True, weights=weights)
     wanted = [weight.clone() for weight in first.parameters()]
     with monkeypatch.context() as patched:
-        patched.setattr("longspan.loading.gguf._convert", None)
-        patched.setattr("longspan.loading.gguf._convert_tokenizer", None)
-        second, _ = longspan.load(file, device="cpu", quiet=True)
+        for converter in ("_convert", "_pack", "_convert_tokenizer"):
+            patched.setattr(f"longspan.loading.gguf.{converter}", None)
+        second, _ = longspan.load(file, device="cpu", quiet=True, weights=weights)
     assert all(torch.equal(a, b) for a, b in zip(wanted, second.parameters(), strict=True))
-    (weights,) = cache.glob("copies/*/float32/model.safetensors")
+    (kept,) = cache.glob(f"copies/*/{copy}.safetensors")
 
-    damaged = bytearray(weights.read_bytes())
+    damaged = bytearray(kept.read_bytes())
     damaged[-1] ^= 1
-    weights.write_bytes(damaged)
-    third, _ = longspan.load(file, device="cpu", quiet=True)
+    kept.unlink()  # what is mapped keeps its bytes
+    kept.write_bytes(damaged)
+    third, _ = longspan.load(file, device="cpu", quiet=True, weights=weights)
     assert all(torch.equal(a, b) for a, b in zip(wanted, third.parameters(), strict=True))
 
 
@@ -132,7 +142,7 @@ def test_another_file_of_this_name_is_converted(tmp_path, cache):
     longspan.load(file, device="cpu", quiet=True)
     write(file, random_model("llama", num_hidden_layers=1), "llama", kind=Kind.Q8_0)
     model, _ = longspan.load(file, device="cpu", quiet=True)
-    assert model.config.num_hidden_layers == 1 and len(list(cache.glob("copies/*/float32"))) == 1
+    assert model.config.num_hidden_layers == 1 and len(list(cache.glob("copies/*/weights-as-is"))) == 1
     half, _ = longspan.load(file, dtype="bfloat16", device="cpu", quiet=True)
     assert half.dtype == torch.bfloat16
 

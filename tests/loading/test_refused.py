@@ -75,32 +75,33 @@ BROKEN = {
     "more tensors than there are": (patched(8, "<Q", 2**60), "cut off or damaged"),
     "nine dimensions": (first_tensor("dims"), "cut off or damaged"),
     "too many columns": (first_tensor("size"), "cut off or damaged"),
-    "too few rows": (first_tensor("smaller"), "token"),
+    "too few rows": (first_tensor("smaller"), ("token", "shape")),
     "an unknown kind": (first_tensor("kind"), "cut off or damaged"),
     "another kind": (first_tensor("another"), "model.gguf"),
     "an offset beyond the end": (first_tensor("offset"), "cut off"),
     "numbers that are not finite": (not_finite, "not finite"),
     "more layers than tensors": (key_value("llama.block_count", 3), "lacks"),
     "fewer layers than tensors": (key_value("llama.block_count", 1), "places"),
-    "other heads": (key_value("llama.attention.head_count", 8), "head"),
+    "other heads": (key_value("llama.attention.head_count", 8), ("head", "shape")),
     "no heads": (key_value("llama.attention.head_count", 0), "cannot load"),
     "another width": (key_value("llama.embedding_length", 128), "shape"),
 }
 
 
-def refused(file, *words):
+def refused(file, *words, weights="as-is"):
     with pytest.raises(longspan.LongspanError) as raised:
-        longspan.load(file, device="cpu", quiet=True)
+        longspan.load(file, device="cpu", quiet=True, weights=weights)
     said = str(raised.value)
     assert "\n" not in said and str(file) in said and all(word in said for word in words), said
 
 
+@pytest.mark.parametrize("weights", ["fp32", "as-is"])
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file(tmp_path, whole, cache, name):
+def test_a_broken_file(tmp_path, whole, cache, name, weights):
     change, words = BROKEN[name]
     file = tmp_path / "model.gguf"
     file.write_bytes(change(whole.read_bytes()))
-    refused(file, words)
+    refused(file, words if isinstance(words, str) else words[weights == "as-is"], weights=weights)
     assert not list(cache.glob("copies/*/*"))
 
 
@@ -154,4 +155,5 @@ def test_packages_that_are_missing(tmp_path, whole, monkeypatch):
 
 def test_a_model_larger_than_memory(whole, monkeypatch):
     monkeypatch.setattr("longspan.machine.memory.free_memory", lambda device: 1000)
-    refused(whole, "memory", "bfloat16")
+    refused(whole, "memory", "--weights as-is", weights="fp32")
+    refused(whole, "memory")

@@ -92,6 +92,12 @@ def reader_of(path: Path, model: str | None) -> tuple[str, Facts]:
     return name, facts
 
 
+def computed_as(facts: Facts, dtype: str, weights: str) -> tuple[str, str]:
+    """The dtype and the form of the weights of the model that read a document, where these are ``"auto"``."""
+    known = facts.dtype if dtype == "auto" else dtype
+    return known, facts.weights if dtype == weights == "auto" and facts.weights else weights
+
+
 def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str, device: str) -> Document:
     """A document with the model that read it.
 
@@ -101,7 +107,8 @@ def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str
     from longspan.documents import Document
 
     name, facts = reader_of(path, model)
-    loaded = load_model(name, window=facts.window, dtype=facts.dtype, device=device)
+    dtype, weights = computed_as(facts, "auto", "auto")
+    loaded = load_model(name, window=facts.window, dtype=dtype, weights=weights, device=device)
     return Document.open(path, loaded, load_tokenizer(name, loaded), verify=verify, kv_tier=kv_tier)
 
 

@@ -46,6 +46,7 @@ def calibrate(
     tokens: Annotated[int, typer.Option(help="The tokens to read, from the texts in their order.", min=1)] = 50_000,
     window: options.Window = None,
     dtype: options.Dtype = "auto",
+    weights: options.Weights = "auto",
     device: options.Device = "auto",
     report: Annotated[
         bool, typer.Option("--report", help="Measure the recall of the keys with the highest scores, for all solvers.")
@@ -78,7 +79,7 @@ def calibrate(
     one_stdin([*text, report_text])
     contents = [read_text(path) for path in text]
     report_content = None if report_text is None else read_text(report_text)
-    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     from longspan.hf import calibrate_each, inspect, measure_recall
     from longspan.hf.calibration.calibrate import recall_span
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 # Options that say something of a model.
-_OF_MODEL = ("method", "window", "calibration", "seconds", "dtype", "device")
+_OF_MODEL = ("method", "window", "calibration", "seconds", "dtype", "weights", "device")
 
 
 @options.examples(
@@ -45,6 +45,7 @@ def doctor(
         typer.Option(help="The most seconds for measuring; if it takes more, there is no estimate; default: no limit."),
     ] = None,
     dtype: options.Dtype = "auto",
+    weights: options.Weights = "auto",
     device: options.Device = "auto",
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -66,7 +67,7 @@ def doctor(
     if model is not None:
         if dtype == "auto":
             _refuse_too_large(Path(model))
-        loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+        loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     import longspan
 
     try:
@@ -81,7 +82,9 @@ def doctor(
                 seconds=seconds,
                 say=partial(say, notes(quiet)),
                 name=model or "MODEL",
-                options=" ".join(f"--{k} {v}" for k, v in (("dtype", dtype), ("device", device)) if v != "auto"),
+                options=" ".join(
+                    f"--{k} {v}" for k, v in (("dtype", dtype), ("weights", weights), ("device", device)) if v != "auto"
+                ),
             )
     except ValueError as error:
         raise LongspanError(re.sub(r"^length\b", "--length", str(error))) from error

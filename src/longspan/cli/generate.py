@@ -44,6 +44,7 @@ def generate(
     seed: sampling.Seed = None,
     stop: sampling.Stop = None,
     dtype: options.Dtype = "auto",
+    weights: options.Weights = "auto",
     device: options.Device = "auto",
     graphed: Annotated[bool, typer.Option(help="Decode from a CUDA graph; it needs a GPU.")] = False,
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template, if it has one.")] = True,
@@ -71,7 +72,7 @@ def generate(
         temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=repetition_penalty, seed=seed, stop=stop
     )
     selected = options.method_or_auto(method, settings or (), angles)
-    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     import torch
 
     import longspan

@@ -38,7 +38,14 @@ CalibrationFile = Annotated[
 ]
 Window = Annotated[int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)]
 Dtype = Annotated[
-    str, typer.Option(help="The dtype of the weights: float32, bfloat16 or float16; auto keeps the checkpoint's.")
+    str, typer.Option(help="The dtype to compute in: float32, bfloat16 or float16; auto keeps the checkpoint's.")
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="The form of the matrices: as-is, int8, int4, fp32, bf16 or fp16; auto keeps what the checkpoint has, "
+        "codes of a GGUF file among it."
+    ),
 ]
 Device = Annotated[
     str, typer.Option(help="The device of the model: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longspan.cli import options
-from longspan.cli.ask import reader_of
+from longspan.cli.ask import computed_as, reader_of
 from longspan.cli.checking import checked_on_facts, is_wanted
 from longspan.cli.output import hushed, notes, print_json, refusals, say
 from longspan.cli.texts import STDIN, check_text, one_stdin, read_text
@@ -98,6 +98,7 @@ def read(
     ] = None,
     append: Annotated[bool, typer.Option("--append", help="Append the texts to the document in PATH.")] = False,
     dtype: options.Dtype = "auto",
+    weights: options.Weights = "auto",
     device: options.Device = "auto",
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -114,7 +115,7 @@ def read(
         if given := options.given(context, _OF_READING):
             raise LongspanError(f"--append uses the settings of the document; leave out {given}")
         model, facts = reader_of(out, model)
-        window, dtype = facts.window, facts.dtype if dtype == "auto" else dtype
+        window, (dtype, weights) = facts.window, computed_as(facts, dtype, weights)
     elif model is None:
         raise LongspanError("--model is missing: name the model that reads the text")
     one_stdin(texts)
@@ -124,7 +125,7 @@ def read(
     text_of = partial(_text, console=console, seconds=extract_seconds, memory=memory, size=size)
     read_in = [("standard input" if path == STDIN else path.name, text_of(path)) for path in texts]
     chosen = options.method_or_auto(method, settings or (), angles)
-    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     tokenizer = load_tokenizer(model, loaded)
     import longspan
     from longspan.documents.appending import append_texts

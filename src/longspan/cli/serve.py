@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan.cli import options
+from longspan.cli.ask import computed_as
 from longspan.cli.output import hushed, notes, refusals, say
 from longspan.errors import LongspanError
 from longspan.install import pip_install
@@ -127,7 +128,14 @@ def serve(
     ] = None,
     kv_disk: Annotated[str, _option("KV_DISK", "The size in bytes of all caches in --kv-dir.")] = "16G",
     dtype: Annotated[
-        str, _option("DTYPE", "The dtype of the weights: float32, bfloat16 or float16; auto keeps the checkpoint's.")
+        str, _option("DTYPE", "The dtype to compute in: float32, bfloat16 or float16; auto keeps the checkpoint's.")
+    ] = "auto",
+    weights: Annotated[
+        str,
+        _option(
+            "WEIGHTS",
+            "The form of the matrices: as-is, int8, int4, fp32, bf16 or fp16; auto keeps what the checkpoint has.",
+        ),
     ] = "auto",
     device: Annotated[
         str, _option("DEVICE", "The device: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU.")
@@ -198,13 +206,14 @@ def serve(
             if first is not None and not options.given(context, ("method",)):
                 place, facts = first
                 chosen, window = method_of(facts), facts.window if window is None else window
-                dtype, length = facts.dtype if dtype == "auto" else dtype, None  # the method was set for its length
+                dtype, weights = computed_as(facts, dtype, weights)
+                length = None  # the method was set for its length
                 if calibration is None and facts.calibration_sha256:
                     calibration = place / CALIBRATION
                 say(console, f"the method is that of {place}: {written_method(chosen)}; --method sets another")
             check_tier(kv_tier, None)  # type: ignore[arg-type]  # which is what it checks
             reduced = None if calibration is None else longspan.Calibration.load(calibration)
-            loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+            loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
             tokenizer = load_tokenizer(model, loaded)
             report = longspan.extend(
                 loaded, chosen, window=window, calibration=reduced, length=length,

@@ -20,6 +20,7 @@ from longspan.hf.hooks import Attachment
 from longspan.methods import METHODS
 from longspan.text.encode import tokenizer_hash
 from longspan.version import __version__
+from longspan.weights import PACKED_AS
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
 # Fields that have to match to go on from a document, in the order of the report, with the way out.
@@ -27,6 +28,7 @@ _HAVE_TO_MATCH = {
     "model": "load the model that read it",
     "config": "load the model that read it",
     "dtype": "load the model in that type",
+    "weights": "load the model with its weights in that form",
     "weights_sha256": "load the weights that read it",
     "tokenizer_sha256": "load the tokenizer that it was read with",
     "method": "extend the model with its method",
@@ -70,6 +72,7 @@ def facts_of(
         config=fingerprint.config_of(model.config),
         weights_sha256=fingerprint.weights_of(model),
         dtype=dtype_name(model),
+        weights=str(getattr(model, PACKED_AS, "")),
         method=method.name,
         parameters=own,
         angles={"name": type(method.angles).__name__, **asdict(method.angles)},
@@ -134,7 +137,9 @@ def refuse_others(kept: Facts, live: Facts) -> None:
     """Raise ``DocumentError`` unless a document belongs to this model, tokenizer and method: one line a difference."""
     lines, a, b = [], plain(kept), plain(live)
     for name, way_out in _HAVE_TO_MATCH.items():
-        if name == "weights_sha256" and (kept.dtype != live.dtype or a["config"] != b["config"]):
+        if name == "weights_sha256" and (
+            (kept.dtype, kept.weights) != (live.dtype, live.weights) or a["config"] != b["config"]
+        ):
             continue  # other numbers by themselves
         if name in ("parameters", "angles") and kept.method != live.method:
             continue  # those of another method

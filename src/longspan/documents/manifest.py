@@ -148,7 +148,7 @@ class Facts:
         tokenizer_sha256: of its vocabulary, rules and chat template.
         source: where the model was loaded from, a hub name or a folder.
         model: its class. config: its config, every RoPE parameter among it. weights_sha256: of its weights.
-        dtype: the model runs in it.
+        dtype: the model runs in it. weights: the form that its matrices were loaded in; empty if they are numbers.
         method: its name. parameters: every one of them. angles: theirs. window: the trained one, in tokens.
         calibration_sha256: of the maps that scores are reduced by; empty if there are none.
         machine: what computes it: processor, library and kernels.
@@ -169,6 +169,7 @@ class Facts:
     config: dict[str, Any]
     weights_sha256: str
     dtype: str
+    weights: str
     method: str
     parameters: dict[str, Any]
     angles: dict[str, Any]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("accelerate", "gguf")  # what transformers' reader imports
 ENDING = ".gguf"
+PLAIN = ("F32", "F16", "BF16", "F64")  # tensors of numbers; all others are in blocks of codes
 
 
 def weights_folder(file: Path, dtype: str, *, quiet: bool = True) -> Path:
@@ -60,9 +61,55 @@ def _header(file: Path) -> Header:
     return Header.read(file)
 
 
+def packed_folder(file: Path, form: str, *, quiet: bool = True) -> Path:
+    """A folder with a GGUF file's model for ``loading.packed.packed_model``; made once and kept.
+
+    Args:
+        form: of ``loading.packed.FORMS``.
+
+    Raises:
+        LongspanError: as ``weights_folder``; or a matrix cannot stay packed.
+        OSError: the copy cannot be written.
+    """
+    header = _header(file)
+    return copy_of(file, f"weights-{form}", lambda folder: _pack(header, form, folder, quiet))
+
+
+def is_quantised(file: Path) -> bool:
+    """Whether a GGUF file has matrices in blocks; raises as ``weights_folder``."""
+    return _header(file).quantised
+
+
+def _pack(header: Header, form: str, folder: Path, quiet: bool) -> None:
+    from longspan.loading.packed import convert
+
+    header.check_weights()
+    _refuse_too_large(header, None)
+    if not quiet:
+        print(f"{header.file.name}: packing its weights once, in {folder.parents[2]}", file=sys.stderr)
+    with _bars(quiet):
+        convert(header, _config(header), form, folder)
+
+
+def _config(header: Header) -> Any:
+    """The config of a file's model, as transformers reads it and as the file states what that leaves out."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(str(header.file.parent), gguf_file=header.file.name)
+    if config.model_type == "mistral" and header.says("attention.sliding_window") is None:
+        config.sliding_window = None  # the config's default is a window that the file does not have
+    if header.says("attention.key_length") is not None and hasattr(config, "head_dim"):
+        config.head_dim = header.says("attention.key_length")  # which the reader takes of some kinds of models only
+    header.check_config(config)
+    scaled = rope_of(header, config)
+    if scaled is not None:
+        config.rope_parameters = scaled
+    return config
+
+
 def _convert(header: Header, dtype: str, folder: Path, quiet: bool) -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     header.check_weights()
     _refuse_too_large(header, getattr(torch, dtype))
@@ -74,19 +121,10 @@ def _convert(header: Header, dtype: str, folder: Path, quiet: bool) -> None:
             file=sys.stderr,
         )
     with _bars(quiet):
-        config = AutoConfig.from_pretrained(place, gguf_file=name)
-        if config.model_type == "mistral" and header.says("attention.sliding_window") is None:
-            config.sliding_window = None  # the config's default is a window that the file does not have
-        if header.says("attention.key_length") is not None and hasattr(config, "head_dim"):
-            config.head_dim = header.says("attention.key_length")  # which the reader takes of some kinds of models only
-        header.check_config(config)
-        scaled = rope_of(header, config)
-        if scaled is not None:
-            config.rope_parameters = scaled
         model, found = AutoModelForCausalLM.from_pretrained(
             place,
             gguf_file=name,
-            config=config,
+            config=_config(header),
             dtype=getattr(torch, dtype),
             ignore_mismatched_sizes=True,  # they are told by name below
             output_loading_info=True,
@@ -123,17 +161,20 @@ def _convert_tokenizer(header: Header, folder: Path) -> None:
         )
 
 
-def _refuse_too_large(header: Header, dtype: torch.dtype) -> None:
+def _refuse_too_large(header: Header, dtype: torch.dtype | None) -> None:
+    """Raise if the weights do not fit into memory; ``dtype`` is None if they stay packed."""
     import torch
 
     from longspan.machine.memory import free_memory
 
-    needed, free = header.parameters * dtype.itemsize, free_memory(torch.device("cpu"))
+    packed, free = header.file.stat().st_size, free_memory(torch.device("cpu"))
+    needed = packed if dtype is None else header.parameters * dtype.itemsize
     if free is not None and needed > free:
-        smaller = "" if dtype.itemsize < 4 else ", --dtype bfloat16 (half of it)"
+        form = "packed" if dtype is None else f"in {str(dtype).removeprefix('torch.')}"
+        smaller = "" if dtype is None else f", --weights as-is ({packed / 2**30:,.1f} GiB)"
         raise LongspanError(
-            f"{header.file}: its weights take {needed / 2**30:,.1f} GiB in {str(dtype).removeprefix('torch.')}, and "
-            f"{free / 2**30:,.1f} GiB of memory are free; take a smaller model{smaller} or a machine with more memory"
+            f"{header.file}: its weights take {needed / 2**30:,.1f} GiB {form}, and {free / 2**30:,.1f} GiB of memory "
+            f"are free; take a smaller model{smaller} or a machine with more memory"
         )
 
 

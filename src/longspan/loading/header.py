@@ -112,9 +112,14 @@ class Header:
         return {tensor.name: tensor for tensor in read}
 
     @property
+    def weights(self) -> dict[str, Any]:
+        """``tensors`` without what are no weights."""
+        return {name: tensor for name, tensor in self.tensors.items() if name != _FACTORS}
+
+    @property
     def parameters(self) -> int:
         """How many numbers the weights are."""
-        return sum(int(tensor.n_elements) for name, tensor in self.tensors.items() if name != _FACTORS)
+        return sum(int(tensor.n_elements) for tensor in self.weights.values())
 
     @property
     def dtype(self) -> str:
@@ -126,6 +131,16 @@ class Header:
         except ValueError:  # a kind of quantised weights that it has no size for
             found = None
         return "float32" if found is None else str(found).removeprefix("torch.")
+
+    @property
+    def quantised(self) -> bool:
+        """Whether any tensor is in blocks of codes."""
+        from transformers.integrations.gguf import GgufHeader
+
+        try:
+            return bool(GgufHeader.from_file(str(self.file)).has_quantized_weights)
+        except ValueError:  # a kind of blocks that it has no size for
+            return True
 
     def check_weights(self) -> None:
         """Raise ``LongspanError`` if the file ends before its tensors do."""

@@ -20,3 +20,11 @@ def processor() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has products of bfloat16 of its own, which torch's matrix products use."""
+    import torch
+
+    capable: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # of torch 2.10 and later
+    return any(bool(capable.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))

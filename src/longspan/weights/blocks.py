@@ -19,13 +19,14 @@ def packed_blocks(blocks: np.ndarray, kind: str) -> PackedMatrix | None:
         kind: their type, by the name that GGUF has for it.
 
     Returns:
-        The matrix, whose numbers are those of the blocks; None if its codes are not evenly spaced, or it is in no blocks.
+        The matrix, whose numbers are those of the blocks; None if their codes have uneven steps or other groups.
     """
     if kind not in _READ:
         return None
     size, read = _READ[kind]
-    rows = torch.from_numpy(np.ascontiguousarray(blocks))
-    return PackedMatrix(*read(rows.unflatten(1, (-1, size))))
+    rows = torch.from_numpy(np.array(blocks))
+    codes, scales, *minima = read(rows.unflatten(1, (-1, size)))
+    return PackedMatrix(codes, scales, minima[0] if minima else None)
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
@@ -68,8 +69,8 @@ def _q8_0(blocks: Tensor) -> tuple[Tensor, Tensor]:
 def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Eight scales and eight minima of 6 bits in each 12 bytes, ``[N, blocks, 8]`` fp32.
 
-    Bytes 0 to 3 have the first four scales in their low six bits, bytes 4 to 7 the first four minima; bytes 8 to 11 have
-    the low four bits of the other scales and minima, and the high two of each are in the bytes before.
+    Bytes 0 to 3 have the first four scales in their low six bits, bytes 4 to 7 the first four minima. Bytes 8 to 11
+    have the low four bits of the other scales and minima, whose high two are in the bytes before.
     """
     a, b, c = packed[:, :, :4], packed[:, :, 4:8], packed[:, :, 8:]
     scales = torch.cat([a & 63, (c & 15) | (a >> 6 << 4)], dim=2)
@@ -85,7 +86,7 @@ def _k_groups(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _in_pairs(packed: Tensor) -> Tensor:
-    """128 bytes of two codes each: 32 low halves are a group, and the 32 high ones the next. uint8 ``[N, blocks, 8, 32]``."""
+    """128 bytes of two codes each, 32 low halves and then 32 high ones, as uint8 ``[N, blocks, 8, 32]``."""
     halves = packed.unflatten(2, (4, 1, 32))
     return torch.cat([halves & 15, halves >> 4], dim=3).flatten(2, 3)
 

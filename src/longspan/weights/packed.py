@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,11 +19,13 @@ class PackedMatrix:
             ``i + 16`` in the high half, each 0 to 15; or ``[N, K]`` int8.
         scales: ``[N, K / group]`` fp16 or fp32.
         minima: of the same shape and dtype; None if all are 0.
+        by_kernel: what a kernel keeps with it, by the dtype of its inputs.
     """
 
     codes: Tensor
     scales: Tensor
     minima: Tensor | None = None
+    by_kernel: dict[torch.dtype, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def bits(self) -> int:
@@ -54,7 +56,8 @@ class PackedMatrix:
         found = codes.unflatten(1, (-1, self.group)).float() * self.scales[rows].float()[:, :, None]
         if self.minima is not None:
             found += self.minima[rows].float()[:, :, None]
-        return found.flatten(1).to(dtype)
+        numbers: Tensor = found.flatten(1).to(dtype)
+        return numbers
 
     def permuted(self, rows: Tensor) -> PackedMatrix:
         """The same rows in another order."""
@@ -64,4 +67,5 @@ class PackedMatrix:
 def nibbles(codes: Tensor) -> Tensor:
     """Codes of 0 to 15, uint8 ``[N, K]``, two in a byte: as ``PackedMatrix.codes`` has them."""
     halves = codes.unflatten(1, (-1, 2, GROUP // 2))
-    return (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(1)
+    both: Tensor = halves[:, :, 0] | halves[:, :, 1] << 4
+    return both.flatten(1)

@@ -9,16 +9,16 @@ from longspan.errors import LongspanError
 from longspan.weights.packed import GROUP, PackedMatrix, nibbles
 
 _LARGEST = {4: 15, 8: 127}
-_SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range: a smaller one clips what is far off, and rounds the rest finer
+_SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range: a smaller one clips its ends, and rounds the rest finer
 _AT_ONCE = 2**22  # numbers that are rounded at a time
 
 
 def rounded(matrix: Tensor, bits: int) -> PackedMatrix:
     """The nearest matrix in codes, in groups of 32.
 
-    Codes of 8 bits have scales alone, the largest number of a group over 127, so that no number is off by more than half
-    of its scale. Codes of 4 bits have scales and minima. For each of several ranges the numbers are rounded, and then
-    scale and minimum are those of the least squared error; the range with the smallest one is taken.
+    Codes of 8 bits have scales alone, the largest number of a group over 127, so that no number is off by more than
+    half of its scale. Codes of 4 bits have scales and minima. For each of several ranges the numbers are rounded, and
+    then scale and minimum are those of the least squared error; the range with the smallest one is taken.
 
     Args:
         matrix: ``[N, K]`` of any floating dtype; K is a multiple of 32.
@@ -29,10 +29,11 @@ def rounded(matrix: Tensor, bits: int) -> PackedMatrix:
     """
     rows = max(1, _AT_ONCE // matrix.shape[1])
     found = [(_of_4 if bits == 4 else _of_8)(part.float().unflatten(1, (-1, GROUP))) for part in matrix.split(rows)]
-    codes, scales, minima = (None if x[0] is None else torch.cat(x) for x in zip(*found, strict=True))
-    if not bool(scales.isfinite().all()) or (minima is not None and not bool(minima.isfinite().all())):
+    codes, scales = torch.cat([one[0] for one in found]), torch.cat([one[1] for one in found])
+    minima = [one[2] for one in found if one[2] is not None]
+    if not all(bool(part.isfinite().all()) for part in (scales, *minima)):
         raise LongspanError("a weight is infinite, NaN or over 65,504, which codes cannot be scaled to")
-    return PackedMatrix(codes, scales, minima)
+    return PackedMatrix(codes, scales, torch.cat(minima) if minima else None)
 
 
 def _of_8(x: Tensor) -> tuple[Tensor, Tensor, None]:

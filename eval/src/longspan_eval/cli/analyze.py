@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window, examples
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Weights, Window, examples
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, say, wide
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
@@ -58,6 +58,7 @@ def analyze(
     ] = None,
     window: Window = None,
     dtype: Dtype = "auto",
+    weights: Weights = "auto",
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -76,7 +77,8 @@ def analyze(
         idle = {
             "--model": model, "--task": task, "--file": file, "--prompt": prompt or None, "--answer": answer,
             "--samples": samples, "--seed": seed, "--chunk": chunk, "--calibration": calibration,
-            "--dtype": None if dtype == "auto" else dtype, "--device": None if device == "auto" else device,
+            "--dtype": None if dtype == "auto" else dtype, "--weights": None if weights == "auto" else weights,
+            "--device": None if device == "auto" else device,
         }  # fmt: skip
         _positions(chosen, lengths, window, out, console, as_json, idle=_given(idle))
         return
@@ -85,7 +87,7 @@ def analyze(
     _check_source(task, file, prompt, answer, _given({"--samples": samples, "--seed": seed}))
     made = None if task is None else _synthetic(task)
     text = None if file is None else read_text(file)
-    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     tokenizer = load_tokenizer(model, loaded)
     import torch
 

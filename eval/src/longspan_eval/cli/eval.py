@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window, examples
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Weights, Window, examples
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.cli.texts import one_stdin
 from longspan.errors import LongspanError
@@ -98,6 +98,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="The seed of the first prompt.", min=0)] = 0,
     window: Window = None,
     dtype: Dtype = "auto",
+    weights: Weights = "auto",
     device: Device = "auto",
     kv_tier: Annotated[
         str, typer.Option(help="The storage of the cache of extended models: device, host, disk or auto.")
@@ -150,7 +151,7 @@ def evaluate(
     if texts:
         check_texts(texts)
     # Here on the CPU, to be hashed and checked; the processes that read prompts load it where it is to run.
-    loaded = load_model(model, window=window, dtype=dtype, device="cpu", quiet=quiet, weights=not dry_run)
+    loaded = load_model(model, window=window, dtype=dtype, weights=weights, device="cpu", quiet=quiet, bare=dry_run)
     tokenizer = load_tokenizer(model, loaded)
     subject_of = partial(known_subject, out) if dry_run else Subject.of
     subject = subject_of(loaded, tokenizer, window=window)
@@ -181,14 +182,14 @@ def evaluate(
         say(console, f"{PERPLEXITY.name}: {windows}")
     at_once = n_workers or 1
     count = threads or (1 if ray is not None else max(torch.get_num_threads() // at_once, 1))
-    command = _command(study, model, lengths, methods, texts, window, dtype, kv_tier)
+    command = _command(study, model, lengths, methods, texts, window, dtype, weights, kv_tier)
     report = EvalReport(out, study, keys, plan, command, str(place), count, tier)
     if dry_run:
         left = estimate(report, at_once, retry_errors)
         print_json(left.to_dict()) if as_json else wide().print(left)
         return
     del loaded
-    load = partial(_load, model, window, dtype, device, tier)
+    load = partial(_load, model, window, dtype, weights, device, tier)
     watched = console.is_terminal and not quiet
     pictures, measured = _measure(report, load, n_workers, ray, retry_errors, as_json, watched, console)
     names = ["results.json", "summary.md", "samples.jsonl", *(picture.name for picture in pictures)]
@@ -264,11 +265,11 @@ def _measure(
         return report.draw(journal.samples), journal.samples
 
 
-def _load(name: str, window: int | None, dtype: str, device: str, kv_tier: KVTier) -> Session:
+def _load(name: str, window: int | None, dtype: str, weights: str, device: str, kv_tier: KVTier) -> Session:
     """The model where it is to run, and its tokenizer."""
     from longspan_eval.session import Session
 
-    model = load_model(name, window=window, dtype=dtype, device=device)
+    model = load_model(name, window=window, dtype=dtype, weights=weights, device=device)
     return Session(model, load_tokenizer(name, model), window=window, kv_tier=kv_tier)
 
 
@@ -280,6 +281,7 @@ def _command(
     texts: Sequence[Path] | None,
     window: int | None,
     dtype: str,
+    weights: str,
     kv_tier: str,
 ) -> str:
     """The command that makes this table, without what does not change it."""
@@ -295,5 +297,6 @@ def _command(
     words += [] if study.seed == 0 else ["--seed", str(study.seed)]
     words += [] if window is None else ["--window", str(window)]
     words += [] if dtype == "auto" else ["--dtype", dtype]
+    words += [] if weights == "auto" else ["--weights", weights]
     words += [] if kv_tier == "device" else ["--kv-tier", kv_tier]
     return shlex.join(words)

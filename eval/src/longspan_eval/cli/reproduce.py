@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longspan.bundled import FOLDER
-from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Window, examples
+from longspan.cli.options import MODEL, Device, Dtype, Json, Quiet, Weights, Window, examples
 from longspan.cli.output import notes, print_json, say, wide
 from longspan.errors import LongspanError, did_you_mean
 from longspan.loading.models import load_model, load_tokenizer, quiet_transformers
@@ -75,6 +75,7 @@ def reproduce(
     ] = None,
     window: Window = None,
     dtype: Dtype = "auto",
+    weights: Weights = "auto",
     device: Device = "auto",
     retry_errors: RetryErrors = False,
     list_tables: Annotated[bool, typer.Option("--list", help="List the tables.")] = False,
@@ -117,7 +118,7 @@ def reproduce(
     folder = Path("reproduce") / chosen.name if out is None else out
     check_folder(folder)
     check_data(wanted, data_dir)
-    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     tokenizer = load_tokenizer(model, loaded)
     if given is not None:  # in the rows that take it, one of another model would be an error, hours later
         check_calibration(loaded, Calibration.load(given))
@@ -138,7 +139,7 @@ def reproduce(
         able=frozenset(task.name for task in tasks_in_window()) if model == BUNDLED else None,
     )
     plans = [PaperPlan(table, session, max_full_seconds=max_full_seconds) for table in wanted]
-    command = _command(session, chosen.name, model, tables, given, dtype, max_full_seconds)
+    command = _command(session, chosen.name, model, tables, given, dtype, weights, max_full_seconds)
     report = PaperReport(folder, chosen, session, plans, command, str(session.device))
     console = notes(quiet)
     deadline = None if max_minutes is None else begun + 60 * max_minutes
@@ -207,6 +208,7 @@ def _command(
     tables: str | None,
     calibration: Path | None,
     dtype: str,
+    weights: str,
     max_full_seconds: float | None,
 ) -> str:
     """The command that makes these tables, without what does not change them; ``calibration`` is the one given."""
@@ -217,6 +219,7 @@ def _command(
     }
     given |= {"--samples": session.samples, "--max-length": session.max_length, "--data-dir": session.data_dir}
     given |= {"--calibration": calibration, "--window": session.window, "--dtype": None if dtype == "auto" else dtype}
+    given |= {"--weights": None if weights == "auto" else weights}
     given |= {"--max-full-seconds": None if max_full_seconds is None else f"{max_full_seconds:g}"}
     for name, value in given.items():
         words += [] if value is None else [name, str(value)]

@@ -45,6 +45,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="The seed of the planted facts.", min=0)] = 0,
     window: options.Window = None,
     dtype: options.Dtype = "auto",
+    weights: options.Weights = "auto",
     device: options.Device = "auto",
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -63,7 +64,7 @@ def tune(
     content, name = _content(text)
     console = notes(quiet)
     quiet_transformers()
-    loaded = load_model(model, window=window, dtype=dtype, device=device, quiet=quiet)
+    loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     from longspan.hf.preset import identity_of
     from longspan_eval.journal import Journal
     from longspan_eval.measure import Keys

@@ -1,8 +1,6 @@
-"""Products with a packed matrix in C: few rows meet its codes, many rows its numbers, which are unpacked part by part."""
+"""Products with a packed matrix in C: few rows meet its codes, many its numbers, which are unpacked part by part."""
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -13,7 +11,8 @@ from longspan.kernels.linear import torch_ops
 from longspan.weights.packed import PackedMatrix
 
 _PACKED = ALL["Packed"]
-_CALL = _PACKED.first("x", "out", "inputs", "rows", "first")
+_VARIES = "x", "out", "bias", "inputs", "rows", "first"
+_CALL = _PACKED.first(*_VARIES)
 _FEW = 16  # rows up to which the codes are met as they are: more are faster by a matrix product of the numbers
 _ROOM = 16  # sums of groups come in whole vectors
 _EACH = 16  # rows of the matrix of an item of the work
@@ -34,45 +33,42 @@ def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
     """See ``longspan.kernels.linear``."""
     outs, width = matrix.shape
     rows, x = x.shape[0], x.contiguous()
-    packed = _packed(matrix, bias, x.dtype)
+    packed = _packed(matrix, x.dtype)
     if rows > _FEW:
         return torch_ops.by_parts(x, matrix, bias, lambda part: _numbers(matrix, packed, part, x.dtype))
     out = torch.empty(rows, outs, dtype=x.dtype)
     inputs = torch.empty(rows * (width + -(-matrix.scales.shape[1] // _ROOM) * _ROOM))
-    call = _CALL.pack(x.data_ptr(), out.data_ptr(), inputs.data_ptr(), rows, 0) + packed
+    added = 0 if bias is None else bias.data_ptr()
+    call = _CALL.pack(x.data_ptr(), out.data_ptr(), added, inputs.data_ptr(), rows, 0) + packed
     numbers = outs * width * matrix.bits // 32 * -(-rows // 4)
-    cpu.run_steps([("packed_inputs", rows), ("packed_products", -(-outs // _EACH))], call, numbers)
+    cpu.run_steps((("packed_inputs", rows), ("packed_products", -(-outs // _EACH))), call, numbers)
     return out
 
 
 def _numbers(matrix: PackedMatrix, packed: bytes, rows: slice, dtype: torch.dtype) -> Tensor:
     count, width = rows.stop - rows.start, matrix.shape[1]
     out = torch.empty(count, width, dtype=dtype)
-    call = _CALL.pack(0, out.data_ptr(), 0, 0, rows.start) + packed
-    cpu.run("packed_numbers", count, call, count * width)
+    cpu.run("packed_numbers", count, _CALL.pack(0, out.data_ptr(), 0, 0, 0, rows.start) + packed, count * width)
     return out
 
 
-@lru_cache(maxsize=4096)
-def _packed(matrix: PackedMatrix, bias: Tensor | None, dtype: torch.dtype) -> bytes:
-    """What is the same in all calls. The cache keeps the tensors."""
-    outs, width = matrix.shape
-    whole = _PACKED.pack(
-        x=0,
-        out=0,
-        inputs=0,
-        rows=0,
-        first=0,
-        codes=matrix.codes.data_ptr(),
-        scales=matrix.scales.data_ptr(),
-        minima=0 if matrix.minima is None else matrix.minima.data_ptr(),
-        bias=0 if bias is None else bias.data_ptr(),
-        outs=outs,
-        width=width,
-        group=matrix.group,
-        bits=matrix.bits,
-        kind=cpu.KINDS[dtype],
-        scale_kind=cpu.KINDS[matrix.scales.dtype],
-        each=_EACH,
-    )
-    return whole[_CALL.size :]
+def _packed(matrix: PackedMatrix, dtype: torch.dtype) -> bytes:
+    """What is the same in all calls, kept with the matrix."""
+    found = matrix.by_kernel.get(dtype)
+    if found is None:
+        outs, width = matrix.shape
+        whole = _PACKED.pack(
+            **dict.fromkeys(_VARIES, 0),
+            codes=matrix.codes.data_ptr(),
+            scales=matrix.scales.data_ptr(),
+            minima=0 if matrix.minima is None else matrix.minima.data_ptr(),
+            outs=outs,
+            width=width,
+            group=matrix.group,
+            bits=matrix.bits,
+            kind=cpu.KINDS[dtype],
+            scale_kind=cpu.KINDS[matrix.scales.dtype],
+            each=_EACH,
+        )
+        found = matrix.by_kernel[dtype] = whole[_CALL.size :]
+    return found

@@ -108,10 +108,10 @@ typedef struct {
 typedef struct {
     const char *x;       /* [rows, width] */
     char *out;           /* [rows, outs] */
+    const char *bias;    /* [outs], of x's kind, or null */
     float *inputs;       /* room for each row's x in fp32 and the sums of its groups, rounded up to 16 */
     int64_t rows, first; /* the matrix' first row */
     const char *codes, *scales, *minima; /* [outs, width], [outs, width / group] twice; no minima: null */
-    const char *bias;                    /* [outs], of x's kind, or null */
     int64_t outs, width, group, bits;
     int64_t kind, scale_kind; /* of x and out, of scales and minima */
     int64_t each;             /* rows of the matrix of an item of the work */

@@ -1,0 +1,213 @@
+"""Models whose matrices stay packed: a GGUF file's blocks as they are, or any model's matrices in int8 or int4.
+
+transformers' reader says what a GGUF file's tensors are called and what it does to their values; only the matrices are
+not dequantised.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils.logging import tqdm
+
+from longspan.errors import LongspanError
+from longspan.loading.gguf import PLAIN
+from longspan.loading.header import Header
+from longspan.weights import PACKED_AS
+from longspan.weights.blocks import packed_blocks
+from longspan.weights.modules import PackedEmbedding, PackedLinear, packed_module, takes
+from longspan.weights.packed import GROUP, PackedMatrix
+from longspan.weights.rounding import rounded
+
+FORMS = {"as-is": None, "int8": 8, "int4": 4}  # with the bits of a code
+_FILE = "packed.safetensors"
+
+
+def convert(header: Header, config: Any, form: str, folder: Path) -> None:
+    """Write a GGUF file's model with packed matrices, for ``packed_model``.
+
+    Matrices in blocks of other kinds than ``packed_blocks`` reads are packed in int8, which is finer than they are.
+    What is no matrix of a plain linear or embedding module is dequantised.
+
+    Args:
+        config: of the model.
+        form: of ``FORMS``.
+
+    Raises:
+        LongspanError: the file has a tensor that the model has no place for, lacks one, or holds mixtures of experts.
+    """
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+
+    model = _empty(config, torch.float32)
+    processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(config=config.to_dict())
+    names = get_gguf_hf_weights_map(model, processor)
+    state, placed = dict[str, Tensor](), 0
+    for name, tensor in tqdm(header.weights.items(), desc="Packing", unit="matrix"):
+        target = names.get(name)
+        if len(tensor.shape) > 2:
+            raise LongspanError(
+                f"{header.file}: {name} is of a mixture of experts, which cannot stay packed; dequantise it: --weights "
+                "fp32, or bf16 for half of the memory"
+            )
+        if target is None:
+            continue  # which is found below
+        placed += int(tensor.n_elements)
+        module_name, _, part = target.rpartition(".")
+        wanted = model.get_parameter(target).shape
+        if tuple(map(int, reversed(tensor.shape))) != tuple(wanted):
+            raise LongspanError(f"{header.file}: the file has in another shape what the model calls {target}")
+        if tensor.tensor_type.name in PLAIN or not (part == "weight" and takes(model.get_submodule(module_name))):
+            state[target] = _processed(processor, name, _dequantised(tensor))
+        else:
+            state |= _parts(module_name, _packed(processor, name, tensor, FORMS[form]))
+    _check(header, model, state, placed)
+    save_file(state, folder / _FILE)
+    config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+
+
+def _packed(processor: Any, name: str, tensor: Any, bits: int | None) -> PackedMatrix:
+    """A tensor of blocks, its rows in the model's order."""
+    width, outs = map(int, tensor.shape)
+    order = _processed(processor, name, np.arange(outs, dtype=np.float32)[:, None])[:, 0].long()
+    if not torch.equal(order.sort().values, torch.arange(outs)):
+        raise LongspanError(f"{name} cannot stay packed: transformers' reader changes its numbers; use --weights fp32")
+    found = packed_blocks(tensor.data, tensor.tensor_type.name) if bits is None else None
+    if found is None:
+        if width % GROUP:
+            raise LongspanError(f"{name} cannot be packed: its rows of {width} are no multiple of {GROUP}")
+        found = rounded(_dequantised(tensor), bits or 8)
+    return found if torch.equal(order, torch.arange(outs)) else found.permuted(order)
+
+
+def _dequantised(tensor: Any) -> Any:
+    import gguf
+
+    return torch.from_numpy(np.array(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32))
+
+
+def _processed(processor: Any, name: str, weights: Any) -> Tensor:
+    """What transformers' reader makes of a tensor's numbers."""
+    found = processor.process(weights=np.asarray(weights), name=name)
+    return torch.from_numpy(np.array(found.weights))
+
+
+def _parts(module: str, matrix: PackedMatrix) -> dict[str, Tensor]:
+    parts = {"weight": matrix.codes, "scales": matrix.scales, "minima": matrix.minima}
+    return {f"{module}.{part}": x.contiguous() for part, x in parts.items() if x is not None}
+
+
+def _check(header: Header, model: PreTrainedModel, state: dict[str, Tensor], placed: int) -> None:
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    missing = sorted({name for name, _ in model.named_parameters(remove_duplicate=False)} - set(state) - tied)
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise LongspanError(f"{header.file}: the file lacks what the model calls {missing[0]}{more}")
+    if placed != header.parameters:
+        raise LongspanError(
+            f"{header.file}: transformers' reader places {placed:,} numbers of its {header.parameters:,}, so the model "
+            "would compute something else; load the model from a folder of transformers instead"
+        )
+    for name, x in state.items():
+        if x.is_floating_point() and not bool(x.isfinite().all()):
+            raise LongspanError(f"{header.file}: {name} has numbers that are not finite; the file is damaged")
+
+
+def _empty(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    return model
+
+
+def packed_model(folder: Path, form: str, dtype_name: str) -> PreTrainedModel:
+    """The model that ``convert`` wrote; its packed matrices are mapped from the file.
+
+    Args:
+        form: that it was converted to.
+        dtype_name: the dtype of everything that is not packed, and of what the model computes in.
+    """
+    dtype: torch.dtype = getattr(torch, dtype_name)
+    model = _empty(AutoConfig.from_pretrained(folder), dtype)
+    with safe_open(folder / _FILE, framework="pt") as file:
+        names = set(file.keys())
+        for name in sorted(names):
+            module_name, _, part = name.rpartition(".")
+            if part in ("scales", "minima"):
+                continue
+            tensor = file.get_tensor(name)
+            if f"{module_name}.scales" in names and part == "weight":
+                scales = file.get_tensor(f"{module_name}.scales")
+                minima = file.get_tensor(f"{module_name}.minima") if f"{module_name}.minima" in names else None
+                place(model, module_name, PackedMatrix(tensor, scales, minima), dtype)
+            else:
+                model.get_submodule(module_name).register_parameter(part, _fixed(tensor.to(dtype)))
+    head = model.get_output_embeddings()
+    if isinstance(head, nn.Linear) and head.weight.is_meta:  # the file has none of its own
+        tie(model)
+    for module in model.modules():
+        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):  # those that no file has, such as angles
+            module._buffers |= {
+                name: torch.empty_like(x, device="cpu") for name, x in module.named_buffers(recurse=False)
+            }
+            model._init_weights(module)
+    model.generation_config = GenerationConfig.from_pretrained(folder)
+    setattr(model, PACKED_AS, form)
+    return model
+
+
+def _fixed(x: Tensor) -> nn.Parameter:
+    fixed = nn.Parameter(x, requires_grad=False)
+    fixed._is_hf_initialized = True  # type: ignore[attr-defined]  # so that transformers does not draw it anew
+    return fixed
+
+
+def place(model: PreTrainedModel, name: str, matrix: PackedMatrix, dtype: torch.dtype) -> None:
+    """Put a packed matrix in the place of a module's."""
+    model.set_submodule(name, packed_module(model.get_submodule(name), matrix, dtype))
+
+
+def tie(model: PreTrainedModel) -> None:
+    """Let the head have the embeddings' matrix."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if isinstance(embedding, PackedEmbedding):
+        shared = PackedLinear(embedding.matrix, head.bias)
+        shared.share(embedding)
+        model.set_output_embeddings(shared)
+    else:
+        head.weight = embedding.weight
+
+
+def pack(model: PreTrainedModel, form: str) -> None:
+    """Round the matrices of a model in memory, one after the other; those whose rows are no multiple of 32 stay.
+
+    Embeddings and the head get codes of 8 bits whatever the form is: an error there is an error of every token.
+
+    Raises:
+        LongspanError: none can be packed, or the model is quantised already.
+    """
+    if getattr(model, "is_quantized", False):
+        raise LongspanError("the weights are quantised already; load them as they are: --weights as-is")
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = head is not None and head.weight is embedding.weight
+    ends = (embedding, head)
+    found = [name for name, module in model.named_modules() if _fits(module) and not (tied and module is head)]
+    if not found:
+        raise LongspanError(f"no matrix of {type(model).__name__} is of a plain linear module with rows of 32 numbers")
+    for name in tqdm(found, desc="Packing", unit="matrix"):
+        module: Any = model.get_submodule(name)
+        weight = module.weight.detach()
+        place(model, name, rounded(weight, 8 if module in ends else FORMS[form] or 8), weight.dtype)
+    if tied:
+        tie(model)
+    setattr(model, PACKED_AS, form)
+
+
+def _fits(module: Any) -> bool:
+    return takes(module) and not module.weight.shape[1] % GROUP
