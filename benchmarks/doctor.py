@@ -145,7 +145,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     for name in args.model:
-        model, tokenizer = load(name, device="cpu", quiet=True)
+        model, tokenizer = load(name, dtype="float32", device="cpu", quiet=True)
         ids = tokenizer(TEXT.read_text(encoding="utf-8"), return_tensors="pt", add_special_tokens=False).input_ids
         ids = ids.repeat(1, -(-max(LENGTHS) // ids.shape[1]))
         for method in args.method or METHODS:

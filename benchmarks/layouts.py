@@ -59,7 +59,7 @@ def main() -> None:
     out = OUT / f"{Path(given.model).name}.json"
     rows: list[dict[str, Any]] = json.loads(out.read_text())["rows"] if out.exists() else []
     done = {(one["layout"], one["text"]) for one in rows}
-    model = load_model(given.model)
+    model = load_model(given.model, dtype="float32")
     tokenizer = load_tokenizer(given.model, model)
     texts = Texts(given.novels, tokenizer)
     for number in range(given.texts):

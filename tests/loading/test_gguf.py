@@ -11,6 +11,8 @@ from transformers import PreTrainedTokenizerFast
 import longspan
 from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.documents import fingerprint
+from longspan.errors import DocumentError
+from longspan.loading.models import load_model
 from longspan.weights.modules import PackedLinear
 from support.gguf_files import ARCHITECTURES, TEMPLATE, Kind, dequantised, random_model, write
 
@@ -166,6 +168,18 @@ def test_commands_take_it(run, tmp_path):
     assert len(json.loads(ran.out)["tokens"]) == 3
     ran = run("inspect", file, "--method", "dca")
     assert ran.code == 0 and "128 tokens" in ran.out
+
+
+def test_a_document_says_how_its_model_was_loaded(run, tmp_path):
+    (tmp_path / "book.txt").write_text(heldout_text()[:3000])
+    out = tmp_path / "book.longspan"
+    ran = run("read", tmp_path / "book.txt", "--model", "bundled", "--weights", "int8", "--out", out, "-q")
+    assert ran.code == 0, ran.err
+    assert run("ask", out, "Who?", "--max-new-tokens", 3).code == 0
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER)
+    other = load_model("bundled", dtype="bfloat16", device="cpu")
+    with pytest.raises(DocumentError, match="weights"):
+        longspan.Document.open(out, other, tokenizer)
 
 
 def test_weights_are_hashed_once(tmp_path, monkeypatch):

@@ -1,0 +1,99 @@
+"""Models with packed matrices: they compute as their numbers do, whatever is done with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longspan
+from longspan.loading.models import load_model
+from longspan.weights.modules import PackedEmbedding, PackedLinear
+from support.hf_models import build, make
+
+FORMS = ("int8", "int4")
+FAMILIES = ("llama", "qwen2", "gemma3_text", "phi3")
+
+
+def dense(model):
+    """The same model with the numbers of its packed matrices, in fp32."""
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, PackedLinear | PackedEmbedding):
+            continue
+        numbers = module.matrix.numbers()
+        if isinstance(module, PackedEmbedding):
+            plain = torch.nn.Embedding(*numbers.shape, module.padding_idx)
+        else:
+            plain = torch.nn.Linear(module.in_features, module.out_features, module.bias is not None)
+            if module.bias is not None:
+                plain.bias = module.bias
+        plain.weight = torch.nn.Parameter(numbers)
+        model.set_submodule(name, plain)
+    return model.eval()
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(ids).logits
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folders = {}
+
+    def of(family):
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp(family)
+            make(family).save_pretrained(folders[family])
+        return str(folders[family])
+
+    return of
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_computes_as_its_numbers_do(saved, family, form):
+    model = load_model(saved(family), weights=form, dtype="float32", device="cpu")
+    packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    assert len(packed) > 2 and {x.matrix.bits for x in packed} <= {4, 8}
+    ids = torch.randint(2, 90, (2, 40))
+    found, again = logits(model, ids), logits(dense(load_model(saved(family), weights=form, dtype="float32")), ids)
+    torch.testing.assert_close(found, again, rtol=1e-4, atol=1e-4)
+    one_by_one = [logits(model, ids[:, : n + 1])[:, -1] for n in range(3)]
+    torch.testing.assert_close(torch.stack(one_by_one, dim=1), found[:, :3], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", sorted(longspan.METHODS))
+def test_every_method_runs_on_it(method):
+    """Beyond the window it reads, and writes a token, as the model with the same numbers does."""
+    models = [load_model("bundled", weights="int8", dtype="float32", device="cpu") for _ in range(2)]
+    models[1] = dense(models[1])
+    ids = torch.randint(2, 2000, (1, 600), generator=torch.Generator().manual_seed(0))
+    found = []
+    for model in models:
+        longspan.extend(model, method, length=700)
+        with torch.no_grad():
+            read = model(ids[:, :-1], use_cache=True, logits_to_keep=1)
+            found.append([read.logits, model(ids[:, -1:], past_key_values=read.past_key_values).logits])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("weights", "dtype", "words"),
+    [("int5", "auto", "int5"), ("fp32", "bfloat16", "leave one out"), ("int-8", "auto", "did you mean 'int8'")],
+)
+def test_what_is_no_form_is_refused(weights, dtype, words):
+    with pytest.raises(longspan.LongspanError, match=words):
+        load_model("bundled", weights=weights, dtype=dtype)
+
+
+@pytest.mark.parametrize(("weights", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_forms_that_are_dtypes(weights, dtype):
+    assert load_model("bundled", weights=weights, device="cpu").dtype == dtype
+
+
+def test_rows_that_no_group_fits_are_refused(tmp_path):
+    sizes = {"vocab_size": 40, "hidden_size": 40, "intermediate_size": 40, "num_attention_heads": 4}
+    build("llama", sizes).save_pretrained(tmp_path)
+    with pytest.raises(longspan.LongspanError, match="rows of 32"):
+        load_model(str(tmp_path), weights="int8")
