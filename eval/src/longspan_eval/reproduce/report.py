@@ -99,7 +99,7 @@ class PaperReport:
         parts = [
             f"# {paper.name} on {subject.name}",
             f"The tables of *{paper.title}* ({paper.cite}), called by its numbers{paper.numbering}. "
-            f"{_numbers(session, paper, [plan.table for plan in self.plans])}",
+            f"{_numbers(session, paper, [plan.table for plan in self.plans])}{f' {paper.rows}' if paper.rows else ''}",
             f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
             f"`{subject.sha256[:12]}`; {markdown.versions_line()}; {where['machine']}, {self.processor}, {threads}. "
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
@@ -108,7 +108,8 @@ class PaperReport:
             "Behind a figure stand its 95% interval and the number of prompts: Wilson's for scores, also for means of "
             "tasks and lengths, with each one's own variance, and for measured shares, with that of the prompts; "
             "Student's for other means, for perplexities that of the mean losses of windows without common tokens. "
-            "Times and memory are medians.",
+            "Times and memory are medians. A length is in windows of this model, its tokens in brackets: "
+            f"{session.in_windows(8 * subject.window)}.",
             f"`{self.command}`",
         ]
         for plan in self.plans:
