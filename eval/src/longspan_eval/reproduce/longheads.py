@@ -83,7 +83,7 @@ def _perplexity_protocol(session: PaperSession) -> str:
         "100 test documents of each). "
         f"The paper's row is k = 8, an attention window of {half(session):,} tokens (2k); LongHeads without more has "
         f"{session.tokens(WINDOW, WINDOW):,} (4k). Inside the model's window all rows are stock's, as the paper's "
-        f"are at 4k. {ntk_said(session)}"
+        f"are at 4k. {ntk_said(session)} With NTK init a row is NTK's here, as nothing is generated."
     )
 
 
