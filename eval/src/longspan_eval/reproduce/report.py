@@ -62,7 +62,9 @@ class PaperReport:
                 names.append(path.name)
             panels = depth_panels(plan, samples) if table.depths else []
             if panels:
-                charts.tiles(panels, title, path, across=5, x="tokens", y="depth of the answer", label="found")
+                charts.tiles(
+                    panels, title, path, across=5, x="windows (tokens)", y="depth of the answer", label="found"
+                )
                 names.append(path.name)
         return names
 
@@ -135,7 +137,9 @@ def depth_panels(plan: PaperPlan, samples: Samples) -> list[charts.Panel]:
         if cell.row != INSIDE and cell.reduce is not mean_of_tasks:
             rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
     measured = {row: own for row, own in rows.items() if any(cell.measures for cell, _, _ in own)}
-    return [depth_panel(row, [cell.column for cell, _, _ in own], own) for row, own in measured.items()]
+    return [
+        depth_panel(row, [cell.column.replace(" (", "\n(") for cell, _, _ in own], own) for row, own in measured.items()
+    ]
 
 
 def _depths(plan: PaperPlan, n: int, figure: Figure, samples: Samples) -> dict[str, Any]:
