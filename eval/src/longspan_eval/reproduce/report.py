@@ -43,8 +43,8 @@ class PaperReport:
     def write(self, samples: Samples) -> str:
         """Write ``results.json`` and ``summary.md``, and return the latter; a reader never finds half a file."""
         text = self._markdown(samples)
-        body = json.dumps(finite(self._body(samples)), indent=1, allow_nan=False, ensure_ascii=False)
-        files.write(self.out / "results.json", body + "\n")
+        body = json.dumps(finite(self._body(samples)), allow_nan=False, ensure_ascii=False)
+        files.write(self.out / "results.json", body.replace(', {"row": ', ',\n{"row": ') + "\n")  # a cell a line
         files.write(self.out / "summary.md", text)
         return text
 
