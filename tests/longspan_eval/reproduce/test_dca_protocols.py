@@ -184,7 +184,7 @@ def test_a_question_with_two_answers_takes_either(at_4096, tmp_path, said):
 def test_a_row_that_the_paper_has_not_is_named(at_4096):
     for name in ("table-1", "figure-5"):
         assert "ynamic NTK" in table_of("dca", name).protocol(at_4096)
-    assert "dynamic NTK a row that its table has not" in table_of("dca", "table-1").protocol(at_4096)
+    assert "dynamic NTK is a row that its table has not" in table_of("dca", "table-1").protocol(at_4096)
 
 
 def test_relative_positions_of_the_papers_examples(at_4096):
