@@ -39,7 +39,7 @@ def shares_in_the_window(table, window):
     """The shares that the stock model reaches on prompts of its window, by row."""
     rows = {}
     for cell in table["cells"]:
-        stock = cell["row"] == INSIDE or (cell["row"] == "stock" and cell["column"] == f"{window:,}")
+        stock = cell["row"] == INSIDE or (cell["row"] == "stock" and cell["column"] == f"1x ({window:,})")
         if stock and cell["reason"] is None and cell["unit"] == "share":
             rows.setdefault(cell["row"], []).append(cell["value"] or 0.0)  # None where nothing was measured
     return rows

@@ -49,10 +49,12 @@ def test_lengths_of_perplexity(at_window, monkeypatch, paper, table, thousands, 
     rows = dca_methods.methods(session) if table == "table-1" else dca_methods.parts(session)
     slid = [cell for cell in cells if ": " in cell.row and cell.measures]
     assert [cell.row.partition(": ")[2] for cell in slid] == [name for name in rows for _ in thousands]
-    assert [cell.column for cell in slid if cell.row.endswith(": stock")] == [f"{n * K:,}" for n in thousands]
+    assert [cell.column for cell in slid if cell.row.endswith(": stock")] == [
+        session.in_windows(n * K) for n in thousands
+    ]
     found = [(cell.row, cell.column) for cell in cells if cell.column.startswith("passkeys")]
     right = thousands if table == "figure-4" else ()  # the figure's right half
-    assert found == [(name, f"passkeys, {n * K:,}") for name in rows for n in right]
+    assert found == [(name, f"passkeys, {session.in_windows(n * K)}") for name in rows for n in right]
 
 
 def test_needles_of_mistral_are_to_192k_at_its_window(at_window, unbuilt):
@@ -85,13 +87,15 @@ def test_perplexity_to_192k(at_4096, tmp_path):
     cells = {(cell.row, cell.column): cell for cell in measured("dca", "table-2", at_4096)}
     assert {row for row, _ in cells} == {"PG19 (validation): stock", "PG19 (validation): DCA"}
     columns = [column for row, column in cells if row.endswith("DCA")]
-    assert columns == [f"{n * K:,}, {read} of 3 documents" for n, read in
+    assert columns == [f"{at_4096.in_windows(n * K)}, {read} of 3 documents" for n, read in
                        ((4, 3), (32, 3), (64, 3), (96, 2), (128, 1), (160, 1), (192, 1))]  # fmt: skip
     records = {one.length: one.record for cell in cells.values() for one in cell.measures}
     assert [records[n * K]["stride"] for n in (4, 96, 128, 160, 192)] == [256, 256, 64 * K, 80 * K, 96 * K]
     assert {record["mode"] for record in records.values()} == {"whole"}
     first = {cell.column: cell.measures for cell in measured("dca", "table-1", at_4096) if "stock" in cell.row}
-    assert first[f"{4 * K:,}"] == cells["PG19 (validation): stock", columns[0]].measures  # as the paper's 7.87 is
+    assert (
+        first[at_4096.in_windows(4 * K)] == cells["PG19 (validation): stock", columns[0]].measures
+    )  # as the paper's 7.87 is
 
 
 def test_windows_that_overlap_have_an_interval_over_blocks(at_4096, tmp_path):
@@ -147,7 +151,7 @@ def test_practical_tasks(at_4096, tmp_path, table, tasks, tokens):
 def test_the_papers_stock_rows_are_of_prompts_that_fit_the_window(at_4096, at_window, tmp_path, table):
     shutil.copytree(SAMPLES, tmp_path / "data")
     at_4096.data_dir = tmp_path / "data"
-    cells = [cell for cell in measured("dca", table, at_4096) if cell.column == f"{INSIDE}, 4,096"]
+    cells = [cell for cell in measured("dca", table, at_4096) if cell.column == f"{INSIDE}, 1x (4,096)"]
     assert len(cells) == 5  # four tasks and their mean
     assert {(one.length, one.spec.label) for cell in cells for one in cell.measures} == {(4096, "stock")}
     assert "Stock inside the window" in table_of("dca", table).protocol(at_4096)
@@ -180,7 +184,7 @@ def test_a_question_with_two_answers_takes_either(at_4096, tmp_path, said):
 def test_a_row_that_the_paper_has_not_is_named(at_4096):
     for name in ("table-1", "figure-5"):
         assert "ynamic NTK" in table_of("dca", name).protocol(at_4096)
-    assert "dynamic NTK a row that its table has not" in table_of("dca", "table-1").protocol(at_4096)
+    assert "dynamic NTK is a row that its table has not" in table_of("dca", "table-1").protocol(at_4096)
 
 
 def test_relative_positions_of_the_papers_examples(at_4096):

@@ -24,7 +24,8 @@ def test_longheads_at_its_own_window(at_4096):
         256, 16, "head", "representation", 2,
     )  # fmt: skip
     assert made(rows["LongHeads, k = 8"], LongHeads).num_chunks == 8
-    assert made(rows["LongHeads, local_chunks = 1"], LongHeads).local_chunks == 1
+    assert made(rows["LongHeads, Eq 3"], LongHeads).local_chunks == 1
+    assert made(rows["LongHeads w/ NTK init, Eq 3"], LongHeads).local_chunks == 1
     other = made(rows["LM-Infinite"], LMInfinite)
     assert (other.sinks, other.recent, other.cap) == (10, 4096, 4096)
     assert longheads_methods.half(at_4096) == 2048
@@ -70,6 +71,7 @@ def test_the_factor_of_ntk_is_another_for_chat_models(at_4096, monkeypatch, temp
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("the method, Eq 3", {"pick": "best", "first_chunk": True, "local_chunks": 1}),
         ("random chunks", {"pick": "random", "first_chunk": False, "local_chunks": 1}),
         ("random chunks, first and last kept", {"pick": "random", "first_chunk": True, "local_chunks": 2}),
         ("the lowest-scored", {"pick": "lowest"}),
@@ -147,11 +149,14 @@ def test_longheads_reads_longbench_e_where_there_is_one():
 def test_longheads_rows(at_4096):
     paper = {"stock", "NTK", "LM-Infinite", "LongHeads"}
     figure_4 = {cell.row for cell in measured("longheads", "figure-4", at_4096)}
-    assert paper | {"LongHeads, local_chunks = 1"} < figure_4  # Eq 3 to the letter, beside the code's 2
+    assert paper | {"LongHeads, Eq 3"} < figure_4  # Eq 3 to the letter, beside the code's 2
     assert {"LongHeads", "LongHeads w/ NTK init"} < set(longheads_methods.methods(at_4096))
     timed = {cell.row.rpartition(",")[0]: cell.measures[0] for cell in measured("longheads", "table-5", at_4096)}
-    assert (timed["stock, eager, 4"].implementation, timed["stock, flash, 4"].implementation) == ("eager", "sdpa")
-    assert "LM-Infinite, 4" in timed
+    assert (timed["stock, eager, 1x (4"].implementation, timed["stock, flash, 1x (4"].implementation) == (
+        "eager",
+        "sdpa",
+    )
+    assert "LM-Infinite, 1x (4" in timed
     far = {cell.row for cell in measured("longheads", "figure-6", at_4096)}
     assert far == {"stock", *longheads_methods.halved(at_4096)}  # at the paper's attention window of 2k
 
@@ -182,7 +187,7 @@ def test_ablations_are_of_longbenchs_mean_where_it_is_there(at_4096, tmp_path):
     cells = measured("longheads", "table-4", at_4096)
     assert {cell.column for cell in cells} == {"mean"}
     assert [cell.row for cell in cells] == [
-        f"{name}, 16,384" for name in ("stock", *longheads_methods.ablations(at_4096))
+        f"{name}, 4x (16,384)" for name in ("stock", *longheads_methods.ablations(at_4096))
     ]
     for cell in cells:
         assert {one.task.name for one in cell.measures} == {f"longbench-{name}" for name in longheads.LONGBENCH}
@@ -200,7 +205,7 @@ def test_ablations_name_the_files_and_rows_that_their_means_lack(at_4096, tmp_pa
     at_4096.max_length = 8192
     *settings, absent = table_of("longheads", "table-4").cells(at_4096)
     assert [cell.row for cell in settings] == [
-        f"{name}, 16,384" for name in ("stock", *longheads_methods.ablations(at_4096))
+        f"{name}, 4x (16,384)" for name in ("stock", *longheads_methods.ablations(at_4096))
     ]
     assert {cell.missing for cell in settings} == {"16,384 tokens are more than --max-length 8,192"}
     assert "qmsum" in absent.brief
@@ -209,9 +214,9 @@ def test_ablations_name_the_files_and_rows_that_their_means_lack(at_4096, tmp_pa
 def test_ablations_have_every_row_where_a_printed_length_is_the_models_window(at_window, unbuilt):
     session = at_window(16_384, scale="quick", scale_to="paper", samples=1, windows=(4096,))
     cells = measured("longheads", "table-4", session)
-    assert {cell.column for cell in cells} == {"passkey, 16,384", "perplexity, 16,384"}
+    assert {cell.column for cell in cells} == {"passkey, 1x (16,384)", "perplexity, 1x (16,384)"}
     rows = {"stock", INSIDE, *longheads_methods.ablations(session)}
-    for column in ("passkey, 16,384", "perplexity, 16,384"):
+    for column in ("passkey, 1x (16,384)", "perplexity, 1x (16,384)"):
         assert {cell.row for cell in cells if cell.column == column} == rows
 
 
@@ -248,7 +253,8 @@ def test_seconds_are_of_100_tokens_and_of_the_window_that_misses_some_at_4k(at_4
     assert {one.tokens for one in asked} == {100}
     rows = takes_rows(at_4096)
     assert {name: row[0].method.num_chunks for name, row in rows.items() if "LongHeads" in name} == {
-        "LongHeads": 16, "LongHeads, k = 8": 8, "LongHeads, k = 8, offloaded": 8,
+        "LongHeads": 16, "LongHeads, Eq 3": 16, "LongHeads, k = 8": 8, "LongHeads, k = 8, Eq 3": 8,
+        "LongHeads, k = 8, offloaded": 8,
     }  # fmt: skip
     assert rows["LongHeads, k = 8"][0].method.plain_queries(4096) == 2048  # at 4k it is not stock
 

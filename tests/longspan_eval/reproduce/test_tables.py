@@ -41,7 +41,13 @@ READS = {  # tables that have nothing without data, and a file of each
     ("esa", "table-1"): "longbench/narrativeqa.jsonl",
 }
 
-ALONE = {("dca", "figure-2"), ("esa", "figure-2"), ("esa", "eq-9"), ("longheads", "section-4.1")}  # no row of stock
+ALONE = {
+    ("dca", "figure-2"),
+    ("esa", "figure-2"),
+    ("esa", "eq-9"),
+    ("longheads", "section-4.1"),
+    ("longheads", "figure-5"),
+}  # no row of stock
 
 
 def quietly(plans, session, path, deadline=None):
@@ -357,13 +363,20 @@ def test_cells_take_turns_where_times_are_compared(session):
         assert [request.cell for part in plan.missing({}) for request in part] == order
 
 
+def test_the_picture_of_chosen_chunks_is_drawn_if_its_prompt_can_be_read(session, tmp_path):
+    table = select(PAPERS["longheads"], ["figure-5"])[0]
+    assert table.pictures(session, tmp_path) == ["figure-5.png"] and (tmp_path / "figure-5.png").stat().st_size > 2000
+    session.max_length = session.subject.window
+    assert table.pictures(session, tmp_path) == []
+
+
 def test_tables_are_selected_by_name():
     paper = PAPERS["longheads"]
     assert [table.name for table in select(paper, ["table-7", "figure-4"])] == ["figure-4", "table-7"]
     assert select(paper, None) == paper.tables
     assert [table.name for table in select(paper, ["table-8"])] == ["table-2"]  # which makes both again
     assert [table.name for table in select(paper, ["table-8", "table-2"])] == ["table-2"]
-    assert [table.name for table in select(PAPERS["dca"], ["figure-8", "table-7"])] == ["table-6", "figure-2"]
+    assert [table.name for table in select(PAPERS["dca"], ["figure-8", "table-7"])] == ["figure-2", "table-6"]
     with pytest.raises(LongspanError, match="no table 'nine'; it has table-1"):
         select(paper, ["nine"])
     with pytest.raises(LongspanError, match="table-1 is named twice"):

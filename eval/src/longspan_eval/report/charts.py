@@ -161,7 +161,7 @@ def lines(figures: Figures, title: str, path: Path) -> bool:
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axis.set_title(title, fontsize=10, loc="left")
-    axis.set_xlabel("tokens", fontsize=8)
+    axis.set_xlabel("windows (tokens)", fontsize=8)
     save_figure(chart, path, dpi=150)
     return True
 

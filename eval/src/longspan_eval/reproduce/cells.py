@@ -37,7 +37,7 @@ def grid(
     lengths: Sequence[int],
     samples: int,
     depths: Sequence[float | None] = (None,),
-    column: str = "{length:,}",
+    column: str = "{length}",
 ) -> list[Cell]:
     """Cells of ``samples`` prompts (at each depth, if depths are given) of a synthetic task, by row and length.
 
@@ -53,7 +53,7 @@ def grid(
                 for n in range(samples)
                 for d, depth in enumerate(depths)
             )  # fmt: skip
-            cells.append(Cell(label, column.format(length=length), found, prompts, missing=reason))
+            cells.append(Cell(label, column.format(length=session.in_windows(length)), found, prompts, missing=reason))
     return cells
 
 
@@ -109,7 +109,7 @@ def data_cells(
     """
     window = session.subject.window
     at = [(label, spec, window if label == INSIDE else length) for length in lengths for label, spec in methods.items()]
-    columns = [(f"{label}, {length:,}", spec, length) for label, spec, length in dict.fromkeys(at)]
+    columns = [(f"{label}, {session.in_windows(length)}", spec, length) for label, spec, length in dict.fromkeys(at)]
     files = {name: task.data for name in tasks if (task := TASKS[name]).data is not None}
     some = has_data(session, tasks)
     cells: list[Cell] = []
@@ -159,7 +159,7 @@ def perplexity_cells(
     mode: Mode,
     windows: int | None,
     row: str = "{corpus}{documents}: {label}",
-    column: str = "{length:,}",
+    column: str = "{length}",
 ) -> list[Cell]:
     """Cells of sliding-window perplexity by corpus, row and length.
 
@@ -178,7 +178,7 @@ def perplexity_cells(
     texts: list[tuple[Corpus, list[WindowText]]] = []
     absent: list[Cell] = []
     for corpus in corpora:
-        first = column.format(length=lengths[0], documents="")
+        first = column.format(length=session.in_windows(lengths[0]), documents="")
         missing = missing_file(session, corpus.name, first, corpus.folder, corpus.source)
         if missing is not None:
             absent.append(missing)
@@ -204,7 +204,8 @@ def perplexity_cells(
             for length in lengths:
                 reason = session.unfit(spec, length) or short
                 prompts = tuple(TaskPrompt(spec, length, n, task=PERPLEXITY, record=records[n]) for n in picked)
-                named = {"corpus": corpus.name, "documents": count, "label": label, "length": length}
+                shown = session.in_windows(length)
+                named = {"corpus": corpus.name, "documents": count, "label": label, "length": shown}
                 where = row.format(**named), column.format(**named)
                 cells.append(Cell(*where, reduce[length], () if reason else prompts, missing=reason))
     return cells + absent

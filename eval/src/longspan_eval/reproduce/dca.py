@@ -70,8 +70,8 @@ def _perplexity(session: PaperSession) -> Sequence[Cell]:
 
 def _perplexity_protocol(session: PaperSession) -> str:
     said = (
-        "The paper: 256 apart, 2,048 for 70B; PI, NTK and YaRN follow the length; its PI-Yarn is a row of no method "
-        "here, and dynamic NTK a row that its table has not."
+        "The paper: 256 apart, 2,048 for 70B; PI, NTK and YaRN follow the length. It does "
+        "not say what its PI-Yarn is, so there is no row of it; dynamic NTK is a row that its table has not."
     )
     return _slid_protocol(session, 8, said)
 
@@ -79,7 +79,7 @@ def _perplexity_protocol(session: PaperSession) -> str:
 def _long_perplexity(session: PaperSession) -> Sequence[Cell]:
     # To 64k of the documents of Table 1, beyond that of those that are long enough: fewer with each length.
     groups = session.choose(((4, 32, 64), (96,), (128,), (160,), (192,)), ((4, 32, 96), (192,)))
-    made, named = some(session, "stock", "DCA"), {"row": "{corpus}: {label}", "column": "{length:,}{documents}"}
+    made, named = some(session, "stock", "DCA"), {"row": "{corpus}: {label}", "column": "{length}{documents}"}
     first, *others = (_slid(session, made, thousands, 3, **named) for thousands in groups)
     return [*first, *(cell for cells in others for cell in cells if not cell.brief.startswith("needs"))]
 
@@ -101,7 +101,7 @@ def _parts(session: PaperSession) -> Sequence[Cell]:
     cells = _slid(session, parts(session), _part_lengths(session), 6)
     lengths = session.lengths([n * K for n in _part_lengths(session)], WINDOW)
     made = session.choose(parts(session), inside(parts(session)))
-    return [*cells, *grid(session, made, "passkey", lengths, session.prompts(20, 4), column="passkeys, {length:,}")]
+    return [*cells, *grid(session, made, "passkey", lengths, session.prompts(20, 4), column="passkeys, {length}")]
 
 
 def _parts_protocol(session: PaperSession) -> str:
@@ -119,10 +119,10 @@ def _passkey(session: PaperSession) -> Sequence[Cell]:
     lengths = session.lengths([n * K for n in session.choose(range(4, 25, 2), (4, 8, 18, 24))], WINDOW)
     cells = grid(session, made, "passkey", lengths, session.prompts(20, 1), spread(session.choose(10, 5)))
     most = session.tokens(18 * K, WINDOW)
-    near = {f"{length:,}" for length in lengths if length <= most}
+    near = {session.in_windows(length) for length in lengths if length <= most}
     return [
         *cells,
-        *means([cell for cell in cells if cell.column in near], f"to {most:,}, all depths"),
+        *means([cell for cell in cells if cell.column in near], f"to {session.in_windows(most)}, all depths"),
         *means(cells, "middle depths", lambda one: isinstance(one, TaskPrompt) and 0.3 < (one.depth or 0.0) < 0.7),
     ]
 
@@ -177,13 +177,15 @@ DCA_PAPER = Paper(
     hardware="A100s of 80 GB",
     windows=(WINDOW, 8192, 16_384, MISTRAL),
     tables=(
+        dca_shapes.POSITIONS,
         PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity, reads=_BOOKS),
         PaperTable("Table 2", "Perplexity to 192k", _long_protocol, _long_perplexity, reads=_BOOKS),
-        *dca_data.TABLES,
-        *dca_shapes.TABLES,
+        *dca_data.TEXT,
+        dca_shapes.PREFILL,
         PaperTable("Figure 4", "What each part does", _parts_protocol, _parts, reads=_BOOKS),
         PaperTable("Figure 5", "Passkeys by depth", _passkey_protocol, _passkey, depths=True),
         PaperTable("Figure 6", "A needle in a haystack", _needle_protocol, _needle, depths=True, window=MISTRAL),
         PaperTable("Figure 7", "Passkeys at random places", _far_protocol, _far),
+        *dca_data.APPENDIX,
     ),
 )

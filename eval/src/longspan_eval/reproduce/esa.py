@@ -74,7 +74,7 @@ def stand_ins(session: PaperSession, table: str) -> tuple[str, ...]:
 
 def _tasks(session: PaperSession, made: Methods, tasks: Sequence[str], lengths: Sequence[int], n: int) -> list[Cell]:
     """Made tasks, each at lengths, a column for both."""
-    cells = [cell for name in tasks for cell in grid(session, made, name, lengths, n, column=f"{name}, {{length:,}}")]
+    cells = [cell for name in tasks for cell in grid(session, made, name, lengths, n, column=f"{name}, {{length}}")]
     return sorted(cells, key=lambda cell: list(made).index(cell.row))
 
 
@@ -189,9 +189,10 @@ def _infinitebench(session: PaperSession) -> Sequence[Cell]:
     synthetic = _filled(session, _inside(session, made), list(MADE))
     read = data_cells(session, made, READ, lengths, session.at_most(5))
     absent = [cell for cell in read if cell.brief.startswith("needs")]
-    labels = {f"{label}, {length:,}": (label, length) for label in made for length in lengths}
+    named = [session.in_windows(length) for length in lengths]
+    labels = {f"{label}, {length}": (label, length) for label in made for length in named}
     transposed = [
-        replace(cell, row=labels[cell.column][0], column=f"{cell.row}, {labels[cell.column][1]:,}")
+        replace(cell, row=labels[cell.column][0], column=f"{cell.row}, {labels[cell.column][1]}")
         for cell in read
         if cell.column in labels and not cell.row.startswith("mean") and cell not in absent
     ]
@@ -278,7 +279,7 @@ def _needles_protocol(session: PaperSession) -> str:
 def _proximity(session: PaperSession) -> Sequence[Cell]:
     made = {"stock": parse_spec("stock"), **proximities(session)}
     lengths = session.choose(needle_lengths(session), session.lengths([32 * K], WINDOW))
-    named = f"{NEEDLES}, {{length:,}}"
+    named = f"{NEEDLES}, {{length}}"
     needles = grid(session, _inside(session, made), NEEDLES, lengths, session.prompts(10, 2), column=named)
     needles = averaged(needles, f"{NEEDLES}, mean")
     values = _filled(session, _inside(session, made), ["kv"])
@@ -292,7 +293,8 @@ def _scores_said(session: PaperSession) -> str:
 def _proximity_protocol(session: PaperSession) -> str:
     return (
         f"A token takes the best score within ε of it (Eq 8); all other tables have ε = 1, as the paper does not say "
-        f"which it takes. {_scores_said(session)} InfiniteBench's KV ({_filled_said(session, ['kv'])}), and "
+        f"which it takes. {_scores_said(session)} InfiniteBench's KV ({_filled_said(session, ['kv'])}; a "
+        f"value is right whole or not at all, by InfiniteBench's rule), and "
         f"NeedleBench's three needles, {session.prompts(10, 2)} prompts a length.{_said(session, 'Table 5')}"
     )
 

@@ -22,6 +22,7 @@ from longspan_eval.reproduce.cells import (
     said_borders,
 )
 from longspan_eval.reproduce.longheads_methods import (
+    SAID_LOCAL,
     SAID_THEM,
     WINDOW,
     ablations,
@@ -82,7 +83,7 @@ def _perplexity_protocol(session: PaperSession) -> str:
         "100 test documents of each). "
         f"The paper's row is k = 8, an attention window of {half(session):,} tokens (2k); LongHeads without more has "
         f"{session.tokens(WINDOW, WINDOW):,} (4k). Inside the model's window all rows are stock's, as the paper's "
-        f"are at 4k. {ntk_said(session)}"
+        f"are at 4k. {ntk_said(session)} With NTK init a row is NTK's here, as nothing is generated."
     )
 
 
@@ -147,7 +148,7 @@ def _longbench(session: PaperSession) -> Sequence[Cell]:
 def _longbench_protocol(session: PaperSession) -> str:
     return (
         "LongBench, and LongBench-E if it has the task, cut in the middle to 4 and 8 windows (16k and 32k); for a "
-        f"chat model this is Table 8. {ntk_said(session)}"
+        f"chat model this is Table 8, which has the same tasks and rows. {ntk_said(session)}"
     )
 
 
@@ -163,9 +164,9 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
     window = session.subject.window
     lengths = session.lengths([WINDOW * n for n in session.choose((4, 8), (4,))], WINDOW)
     made_of = {**stock, INSIDE: stock["stock"], **ablations(session)}
-    cells = grid(session, made_of, "passkey", lengths, session.prompts(50, 5), column="passkey, {length:,}")
+    cells = grid(session, made_of, "passkey", lengths, session.prompts(50, 5), column="passkey, {length}")
     # Windows of all lengths end at the same tokens, so that in the window the same ones are scored.
-    every, shown = list(dict.fromkeys([*lengths, window])), [f"{length:,}" for length in lengths]
+    every, shown = list(dict.fromkeys([*lengths, window])), [session.in_windows(length) for length in lengths]
     measured = perplexity_cells(
         session, made_of, (), every, stride=stride(session), mode="new", windows=session.at_most(8)
     )
@@ -173,7 +174,7 @@ def _ablations(session: PaperSession) -> Sequence[Cell]:
         _, _, label = cell.row.partition(": ")
         columns = [cell.column] if cell.column in shown else []
         if label == INSIDE:
-            columns = shown if cell.column == f"{window:,}" else []
+            columns = shown if cell.column == session.in_windows(window) else []
         cells += [replace(cell, row=label, column=f"perplexity, {column}") for column in columns]
     return cells
 
@@ -203,8 +204,9 @@ def _ablations_protocol(session: PaperSession) -> str:
         f"{data if has_data(session, NAMES) else made} Numbers of tokens are those of the paper at {WINDOW:,}, "
         f"scaled: l = 256 is {chunk_length(session)}. Chunks are 16 if a row does not say k; of l = 512 "
         "there are 8, as more do not fit the window, and 16 of l = 128 are half a window (the paper says neither). "
-        "“Last” chunks are the local ones; the query's own is kept in every row. “Without the first chunk” it is one "
-        "of those to choose from, and kept if it is chosen."
+        "“Last” chunks are the local ones; the query's own is kept in every row, as no model is "
+        "trained on queries that do not see themselves (the paper's “Random P” may leave it out). “Without the first "
+        "chunk” it is one of those to choose from, and kept if it is chosen."
     )
 
 
@@ -216,14 +218,16 @@ LONGHEADS = Paper(
     hardware="one A100",
     windows=(WINDOW,),
     numbering=" in the ACL submission (Table 8 is Table 5 of arXiv v2, which lacks the submission's Table 5)",
+    rows=SAID_LOCAL,
     tables=(
         PaperTable("Table 1", "Perplexity", _perplexity_protocol, _perplexity, reads=partial(read_texts, CORPORA)),
         PaperTable("Figure 4", "Passkeys found", _passkey_protocol, _passkey, lines=True),
         PaperTable("Table 2", "LongBench", _longbench_protocol, _longbench, also=("Table 8",), reads=_LONGBENCH_FILES),
-        *longheads_heads.TABLES,
+        *longheads_heads.CHOICES,
         PaperTable("Table 4", "Ablations", _ablations_protocol, _ablations, reads=_LONGBENCH_FILES),
         *longheads_takes.TABLES,
         PaperTable("Figure 6", "Passkeys to 128k", _far_protocol, _far),
         PaperTable("Figure 7", "Passkeys by depth", _depths_protocol, _depths, depths=True),
+        longheads_heads.SPLIT,
     ),
 )

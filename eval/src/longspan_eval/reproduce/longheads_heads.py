@@ -1,12 +1,15 @@
-"""Choices of LongHeads' heads (Table 3), answers that are split (Table 7), and the text they can hold together."""
+"""Choices of LongHeads' heads (Figure 5, Table 3), answers that are split (Table 7), the text they can hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
+from longspan.errors import out_of_memory
 from longspan.methods import LongHeads
 from longspan.text.encode import beginning, encode
+from longspan_eval.analysis.pictures import draw_selection
 from longspan_eval.cell import Cell
 from longspan_eval.datafile import read_records
 from longspan_eval.figure import Figure
@@ -58,7 +61,7 @@ def _missing(session: PaperSession, length: int, row: MethodSpec = STOCK) -> str
 def _analysis(session: PaperSession) -> Sequence[Cell]:
     cells: list[Cell] = []
     for length in lengths_of(session):
-        reason, where = _missing(session, length), f"stock, {length:,} tokens"
+        reason, where = _missing(session, length), f"stock, {session.in_windows(length)}"
         cells += [Cell(where, column, missing=NO_CHOICE, brief="-") for column in list(_SHOWN)[:-1]]
         cells.append(
             Cell(where, "found", found, () if reason else _stock(session, length, _prompts(session)), missing=reason)
@@ -68,7 +71,7 @@ def _analysis(session: PaperSession) -> Sequence[Cell]:
             reason = _missing(session, length, row)
             looks = () if reason else _looks(session, row, length, _prompts(session))
             for column, show in _SHOWN.items():
-                cells.append(Cell(f"{label}, {length:,} tokens", column, show, looks, missing=reason))
+                cells.append(Cell(f"{label}, {session.in_windows(length)}", column, show, looks, missing=reason))
     return [*cells, *_reports(session)]
 
 
@@ -87,8 +90,11 @@ def _analysis_protocol(session: PaperSession) -> str:
 
 def _reports(session: PaperSession) -> Sequence[Cell]:
     columns, count = ("cover rate", "Gini"), session.prompts(5, 2)
-    labels = [(f"{label}, {length:,} tokens of a report", row, length) for label, row in halved(session).items()
-              for length in lengths_of(session)]  # fmt: skip
+    labels = [
+        (f"{label}, {session.in_windows(length)} of a report", row, length)
+        for label, row in halved(session).items()
+        for length in lengths_of(session)
+    ]
     data = TASKS[REPORTS].data
     assert data is not None
     absent = missing_file(session, "government reports", columns[0], data.name, data.source)
@@ -105,6 +111,41 @@ def _reports(session: PaperSession) -> Sequence[Cell]:
         looks = () if reason else tuple(Inspected(row, length, text=text, window=half(session)) for text in fit)
         cells += [Cell(label, column, _SHOWN[column], looks, missing=reason) for column in columns]
     return cells
+
+
+def _pictured(session: PaperSession) -> tuple[str, Inspected, str | None]:
+    """What Figure 5 shows: its row, a prompt that Table 3 has too, and why it cannot be read, or None."""
+    (label, row), (length,) = next(iter(halved(session).items())), session.lengths([4 * WINDOW], WINDOW)
+    return f"{label}, {session.in_windows(length)}", _looks(session, row, length, 1)[0], _missing(session, length, row)
+
+
+def _choices(session: PaperSession) -> Sequence[Cell]:
+    label, look, reason = _pictured(session)
+    shown = {column: _SHOWN[column] for column in ("cover rate", "Gini", "hit@5, a head", "found")}
+    return [Cell(label, column, show, () if reason else (look,), missing=reason) for column, show in shown.items()]
+
+
+def _choices_protocol(session: PaperSession) -> str:
+    return (
+        "The first prompt of Table 3 at 4 windows: which chunks each head of each layer keeps where the answer begins, "
+        "and those that hold the answer, outlined (`figure-5.png`). The paper shows two pass keys and a summary, and "
+        "does not say of which length."
+    )
+
+
+def _choices_picture(session: PaperSession, out: Path) -> list[str]:
+    label, look, reason = _pictured(session)
+    if reason is not None:
+        return []
+    try:
+        seen = look.look(session)
+    except Exception as error:
+        if out_of_memory(error):  # as its cells say
+            return []
+        raise
+    name = f"LongHeads' Figure 5 of {session.subject.name}: {label}"
+    draw_selection(seen.choices, seen.chunks, out / "figure-5.png", answers=seen.answers, title=name)
+    return ["figure-5.png"]
 
 
 def split_lengths(session: PaperSession) -> list[int]:
@@ -162,10 +203,11 @@ def _held_protocol(session: PaperSession) -> str:
     )
 
 
-TABLES = (
+CHOICES = (
+    PaperTable("Figure 5", "Which chunks the heads keep", _choices_protocol, _choices, pictures=_choices_picture),
     PaperTable(
         "Table 3", "What the heads look at", _analysis_protocol, _analysis, reads=partial(read_tasks, (REPORTS,))
     ),
-    PaperTable("Table 7", "Answers that are split", _split_protocol, _split),
     PaperTable("Section 4.1", "The longest text that the heads can hold", _held_protocol, _held),
 )
+SPLIT = PaperTable("Table 7", "Answers that are split", _split_protocol, _split)

@@ -9,8 +9,14 @@ from longspan_eval.spec import MethodSpec
 WINDOW = 4096
 SAID_THEM = "The instruction says “memorize it”, whereas the paper's Table 6 prints “memorize them”."
 
+SAID_LOCAL = (
+    "“LongHeads” keeps two local chunks, as the authors' released code does; “Eq 3” is Equation 3 to the letter: one, "
+    "the query's own (`local_chunks=1`)."
+)
+
 ABLATIONS = {  # after the two of chunk length and number of chunks that all share
     "the method": "",
+    "the method, Eq 3": "local_chunks=1",
     "random chunks": "pick=random,first_chunk=false,local_chunks=1",
     "random chunks, first and last kept": "pick=random",
     "the lowest-scored": "pick=lowest",
@@ -57,14 +63,16 @@ def ntk_said(session: PaperSession) -> str:
 def methods(session: PaperSession) -> dict[str, MethodSpec]:
     """The rows that the paper compares without fine-tuning, Eq 3 to the letter, and one of longspan's own."""
     factor = ntk(session)
+    initial = f"prefill=full,angles=dynamic-ntk,factor={factor:g}"
     return {
         "stock": parse_spec("stock"),
         "NTK": parse_spec(f"dynamic-ntk:factor={factor:g}"),
         "LM-Infinite": lm_infinite(session),
         "LongHeads": method(session),
         "LongHeads, k = 8": method(session, chunks=8),
-        "LongHeads, local_chunks = 1": method(session, "local_chunks=1"),
-        "LongHeads w/ NTK init": method(session, f"prefill=full,angles=dynamic-ntk,factor={factor:g}"),
+        "LongHeads, Eq 3": method(session, "local_chunks=1"),
+        "LongHeads w/ NTK init": method(session, initial),
+        "LongHeads w/ NTK init, Eq 3": method(session, f"{initial},local_chunks=1"),
         "LongHeads, scored by bounds": method(session, "score=bounds"),
     }
 
@@ -72,7 +80,7 @@ def methods(session: PaperSession) -> dict[str, MethodSpec]:
 def few(session: PaperSession) -> dict[str, MethodSpec]:
     """The rows; at the scale "quick" those that say most."""
     every = methods(session)
-    quick = ("stock", "NTK", "LM-Infinite", "LongHeads", "LongHeads, local_chunks = 1", "LongHeads, scored by bounds")
+    quick = ("stock", "NTK", "LM-Infinite", "LongHeads", "LongHeads, Eq 3", "LongHeads, scored by bounds")
     return session.choose(every, {name: every[name] for name in quick})
 
 
@@ -98,6 +106,6 @@ def halved(session: PaperSession) -> dict[str, MethodSpec]:
     """The rows at that attention window: 8 chunks of 256, chosen as soon as there are more."""
     return {
         "LongHeads, k = 8": method(session, "dense=kept", chunks=8),
-        "LongHeads, k = 8, local_chunks = 1": method(session, "dense=kept,local_chunks=1", chunks=8),
+        "LongHeads, k = 8, Eq 3": method(session, "dense=kept,local_chunks=1", chunks=8),
         "LongHeads, k = 8, scored by bounds": method(session, "dense=kept,score=bounds", chunks=8),
     }

@@ -13,7 +13,7 @@ from longspan.memory import KVTier
 from longspan.text.ends import before_end, end_tokens
 from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
-from longspan_eval.analysis.study import Question, inspect
+from longspan_eval.analysis.study import Inspection, Question, inspect
 from longspan_eval.generate import decode, prefill, told
 from longspan_eval.measure import Keys, Measure, TaskPrompt
 from longspan_eval.reproduce.memory import PeakMemory
@@ -69,15 +69,19 @@ class Inspected(Measure):
             "measure": 4,
         }
 
-    def run(self, session: Session) -> Sample:
+    def look(self, session: Session) -> Inspection:
+        """The choices themselves."""
         if self.task is not None:
             question = Question.of_task(self.task, session.tokenizer, length=self.length, seed=self.seed)
         else:
             assert self.text is not None
             question = Question(list(self.text.ids[: self.length]))
         session.attach(self.spec, self.length, window=self.window)
+        return inspect(session.model, session.tokenizer, question)
+
+    def run(self, session: Session) -> Sample:
         begun = time.perf_counter()
-        seen = inspect(session.model, session.tokenizer, question)
+        seen = self.look(session)
         figures = {"cover": seen.cover, "gini": seen.gini, "hit1": seen.hit1, "hit5": seen.hit5}
         for top in (1, 5) if not math.isnan(seen.hit1) else ():
             layer, model = vote_rates(seen.choices, seen.chunks, seen.answers, top)
@@ -87,7 +91,7 @@ class Inspected(Measure):
             prediction=seen.prediction,
             correct=0.0 if math.isnan(seen.score) else seen.score,
             seconds=time.perf_counter() - begun,
-            tokens=len(question.ids),
+            tokens=len(seen.prompt.ids),
             figures=figures,
         )
 

@@ -43,8 +43,8 @@ class PaperReport:
     def write(self, samples: Samples) -> str:
         """Write ``results.json`` and ``summary.md``, and return the latter; a reader never finds half a file."""
         text = self._markdown(samples)
-        body = json.dumps(finite(self._body(samples)), indent=1, allow_nan=False, ensure_ascii=False)
-        files.write(self.out / "results.json", body + "\n")
+        body = json.dumps(finite(self._body(samples)), allow_nan=False, ensure_ascii=False)
+        files.write(self.out / "results.json", body.replace(', {"row": ', ',\n{"row": ') + "\n")  # a cell a line
         files.write(self.out / "summary.md", text)
         return text
 
@@ -62,7 +62,9 @@ class PaperReport:
                 names.append(path.name)
             panels = depth_panels(plan, samples) if table.depths else []
             if panels:
-                charts.tiles(panels, title, path, across=5, x="tokens", y="depth of the answer", label="found")
+                charts.tiles(
+                    panels, title, path, across=5, x="windows (tokens)", y="depth of the answer", label="found"
+                )
                 names.append(path.name)
         return names
 
@@ -99,7 +101,7 @@ class PaperReport:
         parts = [
             f"# {paper.name} on {subject.name}",
             f"The tables of *{paper.title}* ({paper.cite}), called by its numbers{paper.numbering}. "
-            f"{_numbers(session, paper, [plan.table for plan in self.plans])}",
+            f"{_numbers(session, paper, [plan.table for plan in self.plans])}{f' {paper.rows}' if paper.rows else ''}",
             f"**Ours**: {subject.name}, {subject.parameters:,} parameters in {subject.dtype}, weights "
             f"`{subject.sha256[:12]}`; {markdown.versions_line()}; {where['machine']}, {self.processor}, {threads}. "
             f"**Published**: {paper.models}; {paper.hardware}. They are figures of different models: what can be "
@@ -108,7 +110,8 @@ class PaperReport:
             "Behind a figure stand its 95% interval and the number of prompts: Wilson's for scores, also for means of "
             "tasks and lengths, with each one's own variance, and for measured shares, with that of the prompts; "
             "Student's for other means, for perplexities that of the mean losses of windows without common tokens. "
-            "Times and memory are medians.",
+            "Times and memory are medians. A length is in windows of this model, its tokens in brackets: "
+            f"{session.in_windows(8 * subject.window)}.",
             f"`{self.command}`",
         ]
         for plan in self.plans:
@@ -134,7 +137,9 @@ def depth_panels(plan: PaperPlan, samples: Samples) -> list[charts.Panel]:
         if cell.row != INSIDE and cell.reduce is not mean_of_tasks:
             rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
     measured = {row: own for row, own in rows.items() if any(cell.measures for cell, _, _ in own)}
-    return [depth_panel(row, [cell.column for cell, _, _ in own], own) for row, own in measured.items()]
+    return [
+        depth_panel(row, [cell.column.replace(" (", "\n(") for cell, _, _ in own], own) for row, own in measured.items()
+    ]
 
 
 def _depths(plan: PaperPlan, n: int, figure: Figure, samples: Samples) -> dict[str, Any]:

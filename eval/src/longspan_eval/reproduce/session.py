@@ -95,6 +95,10 @@ class PaperSession(Session):
         """``tokens`` of each, every length once."""
         return list(dict.fromkeys(self.tokens(length, of) for length in paper))
 
+    def in_windows(self, length: int) -> str:
+        """A length as tables call it, in windows of this model and in tokens: ``8x (4,096)``."""
+        return f"{round(length / self.subject.window, 2):,g}x ({length:,})"
+
     def at_most(self, quick: int) -> int | None:
         """How many of a file's records or a text's windows a cell gets; None: all."""
         return self.samples if self.scale == "paper" else self.prompts(quick, quick)

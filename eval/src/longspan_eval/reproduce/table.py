@@ -27,7 +27,7 @@ class PaperTable:
         interleaved: rows take turns, round by round: for what is timed.
         lines: its shares are drawn as a line for each row.
         depths: its shares are drawn as tiles by depth and length, a panel for each row.
-        pictures: draws what takes no measuring into a folder, and says which files.
+        pictures: draws into a folder what no sample holds, and says which files.
         window: the trained window in tokens that its numbers are of, if that is not the paper's. They are then
             scaled from it even if the paper's other numbers are as printed, but for ``--scale-to paper``.
         also: what else of the paper it makes again, by the paper's numbers.
@@ -73,6 +73,7 @@ class Paper:
         models, hardware: what its figures are of, as far as a source at hand says.
         windows: the trained windows in tokens of its models. The first is the one that its numbers are scaled from.
         numbering: which edition the tables' numbers are those of.
+        rows: what else to know of its rows.
         calibrated: whether a table has rows that score with reduced keys, for which a calibration can be given.
         tables: in the order in which they are measured.
     """
@@ -85,6 +86,7 @@ class Paper:
     windows: tuple[int, ...]
     tables: tuple[PaperTable, ...]
     numbering: str = ""
+    rows: str = ""
     calibrated: bool = False
 
     @property
