@@ -85,9 +85,7 @@ def test_a_limit_on_files(run, folder, book, tmp_path):
 
     whole, path = tmp_path / "whole", tmp_path / "a"
     options = ["--prefill-chunk", "64", "--method", "longheads"]
-    assert (
-        run("read", book, "--model", folder, "--out", whole, *options).code == 0
-    )
+    assert run("read", book, "--model", folder, "--out", whole, *options).code == 0
     limits, size = resource.getrlimit(resource.RLIMIT_FSIZE), (whole / "data-0000.bin").stat().st_size
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
@@ -95,9 +93,7 @@ def test_a_limit_on_files(run, folder, book, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     refused(ran, "data-0000.bin: File too large; nothing of it is kept")
-    assert (
-        run("read", book, "--model", folder, "--out", path, *options).code == 0
-    )
+    assert run("read", book, "--model", folder, "--out", path, *options).code == 0
 
 
 def test_a_disk_that_fills_up(run, folder, book, tmp_path, monkeypatch):
