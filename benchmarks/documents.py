@@ -246,7 +246,7 @@ def harmed(folder: Path, kind: str, count: int) -> dict:
     from support.spoiled_documents import spoilers
 
     saved, model = folder / "saved.longspan", load_bundled()[0]
-    longspan.read(model, tokenizer, text, out=saved, prefill_chunk=1024)
+    longspan.read(model, tokenizer, text, method=METHOD, out=saved, prefill_chunk=1024)
     longspan.restore(model)
     opened, long = [], []
     for seed, (name, call) in enumerate(spoilers(count)):

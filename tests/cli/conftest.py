@@ -15,7 +15,9 @@ def book(tmp_path_factory):
 
 @pytest.fixture
 def document(run, folder, book, tmp_path):  # noqa: F811
-    ran = run("read", book, "--model", folder, "--out", tmp_path / "book.longspan", "--device", "cpu", "--no-check")
+    method = "longheads:score=bounds"  # whose index a document holds
+    where = "--model", folder, "--out", tmp_path / "book.longspan", "--method", method
+    ran = run("read", book, *where, "--device", "cpu", "--no-check")
     assert ran.code == 0 and ran.out == f"{tmp_path / 'book.longspan'}\n", ran.err
     assert "tokens under longheads:" in ran.err
     return tmp_path / "book.longspan"

@@ -48,7 +48,19 @@ def test_inspect(run, folder, name):
 
 
 def test_inspect_takes_window_settings_and_angles(run, folder):
-    args = ["--window", 256, "--set", "chunk_size=100", "--set", "length-scale=0.05", "--angles", "yarn", "--set"]
+    args = [
+        "--method",
+        "dca",
+        "--window",
+        256,
+        "--set",
+        "chunk_size=100",
+        "--set",
+        "length-scale=0.05",
+        "--angles",
+        "yarn",
+        "--set",
+    ]
     report = json.loads(run("inspect", folder, *args, "factor=2", "--json").out)
     assert report["window"] == 256
     assert report["parameters"]["chunk_size"] == 100 and report["parameters"]["length_scale"] == 0.05
@@ -103,7 +115,7 @@ def test_generate_uses_a_chat_template(run, folder, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = "{% for m in messages %}<<{{ m.content }}>>{% endfor %}"
     tokenizer.save_pretrained(path)
-    ask = ["generate", "--model", path, "--prompt", "Hello there", "--max-new-tokens", 3, "--device", "cpu"]
+    ask = ["generate", "--model", path, "--prompt", "Hello there", "--max-new-tokens", 3, "--method", "dca"]
     with_template, without = (run(*ask, *extra).err.split(" tokens")[0] for extra in ([], ["--no-chat"]))
     assert int(with_template) > int(without)
 
@@ -180,7 +192,7 @@ def test_the_bundled_model_finds_a_pass_key_in_a_file(run, tmp_path):
     (tmp_path / "book.txt").write_text(f"{task}{prose[:1200]}{needle}{prose[1200:]}")
     ran = run(
         "generate", "--model", "bundled", "--file", tmp_path / "book.txt", "--max-new-tokens", 8,
-        "--prompt", "What is the pass key? The pass key is",
+        "--prompt", "What is the pass key? The pass key is", "--method", "dca",
     )  # fmt: skip
     assert ran.code == 0 and int(ran.err.split(" tokens")[0].replace(",", "")) > 2 * 512
     assert ran.out.strip().startswith("71093")

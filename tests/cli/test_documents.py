@@ -39,7 +39,8 @@ def test_a_cache_that_may_move(run, document, folder, book, tmp_path):
     expected = run("ask", document, ASK, "--max-new-tokens", "6", "--quiet").out
     moved = tmp_path / "moved.longspan"
     options = ["--kv-tier", "auto", "--device", "cpu"]
-    ran = run("read", book, "--model", folder, "--out", moved, *options, "--kv-dir", tmp_path)
+    method = "--method", "longheads:score=bounds"
+    ran = run("read", book, "--model", folder, "--out", moved, *options, "--kv-dir", tmp_path, *method)
     assert ran.code == 0, ran.err
     assert run("ask", moved, ASK, "--max-new-tokens", "6", "--quiet", *options).out == expected
 

@@ -84,15 +84,16 @@ def test_a_limit_on_files(run, folder, book, tmp_path):
     import resource
 
     whole, path = tmp_path / "whole", tmp_path / "a"
-    assert run("read", book, "--model", folder, "--out", whole, "--prefill-chunk", "64").code == 0
+    options = ["--prefill-chunk", "64", "--method", "longheads"]
+    assert run("read", book, "--model", folder, "--out", whole, *options).code == 0
     limits, size = resource.getrlimit(resource.RLIMIT_FSIZE), (whole / "data-0000.bin").stat().st_size
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
-        ran = run("read", book, "--model", folder, "--out", path, "--prefill-chunk", "64")
+        ran = run("read", book, "--model", folder, "--out", path, *options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     refused(ran, "data-0000.bin: File too large; nothing of it is kept")
-    assert run("read", book, "--model", folder, "--out", path, "--prefill-chunk", "64").code == 0
+    assert run("read", book, "--model", folder, "--out", path, *options).code == 0
 
 
 def test_a_disk_that_fills_up(run, folder, book, tmp_path, monkeypatch):
@@ -105,7 +106,7 @@ def test_a_disk_that_fills_up(run, folder, book, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         put(file, at, data)
 
-    args = ["read", book, "--model", folder, "--out", tmp_path / "a", "--prefill-chunk", "64"]
+    args = ["read", book, "--model", folder, "--out", tmp_path / "a", "--prefill-chunk", "64", "--method", "longheads"]
     with monkeypatch.context() as patched:
         patched.setattr(segments, "write_at", full)
         ran = run(*args)

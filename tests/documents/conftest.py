@@ -14,6 +14,7 @@ from longspan.bundled import FOLDER, heldout_text
 from longspan.documents import fingerprint
 from support.hf_models import make
 
+METHOD = "longheads:score=bounds"  # whose index lies in a document, too
 VOCABULARY = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
 
 
@@ -76,7 +77,7 @@ def saved(tmp_path_factory, folder, tokenizer, text):
     """A document of two segments under LongHeads, to copy."""
     path = tmp_path_factory.mktemp("saved") / "book.longspan"
     model = LlamaForCausalLM.from_pretrained(folder).eval()
-    document = longspan.read(model, tokenizer, [("book.txt", text)], prefill_chunk=300)
+    document = longspan.read(model, tokenizer, [("book.txt", text)], method=METHOD, prefill_chunk=300)
     document.append("\nAnd then it ended.", source="end.txt")
     document.save(path)
     return path
@@ -91,4 +92,4 @@ def question():
 @pytest.fixture
 def document(fresh, tokenizer, text):
     """That text, read under LongHeads in prefill chunks."""
-    return longspan.read(fresh(), tokenizer, text, prefill_chunk=300)
+    return longspan.read(fresh(), tokenizer, text, method=METHOD, prefill_chunk=300)

@@ -231,9 +231,9 @@ def test_a_reading_goes_on_where_it_was_broken_off(fresh, tokenizer, text, tmp_p
             DocumentError, match=rf"is unfinished \({300 * prefill_chunks:,} of .*same `longspan read` again"
         ):
             longspan.Document.open(broken, fresh(), tokenizer)
-    with pytest.raises(DocumentError, match="unfinished reading of another parameters.chunk_length"):
+    with pytest.raises(DocumentError, match="unfinished reading of another parameters.top_k"):
         longspan.read(
-            fresh(), tokenizer, text, method=longspan.LongHeads(chunk_length=4), prefill_chunk=300, out=broken
+            fresh(), tokenizer, text, method=longspan.ESA(top_k=4, share="group"), prefill_chunk=300, out=broken
         )
     read = []
     longspan.read(fresh(), tokenizer, text, prefill_chunk=300, out=broken, done=lambda stop, total: read.append(stop))

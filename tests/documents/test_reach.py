@@ -52,13 +52,44 @@ def test_methods_that_have_to_know_how_far_to_reach(fresh, tokenizer, text):
     assert automatic.ask(ASK, 2).tokens
 
 
-def test_a_text_that_auto_left_to_the_model_stays_inside_the_window(reader, tokenizer, tmp_path, capsys):
+def test_auto_leaves_a_document_room(reader, tokenizer, tmp_path, capsys):
+    """Inside the window it is a method that changes nothing there and has no limit; beyond it what it is anywhere."""
+    for window, name in ((8192, "dca"), (1024, "dca"), (128, "esa")):
+        out = tmp_path / f"{window}.longspan"
+        model = reader(max_position_embeddings=window)
+        document = longspan.read(model, tokenizer, "First words. " * 60, out=out)
+        said = capsys.readouterr().err
+        assert said.startswith(f"longspan auto: {name}: ") and name in repr(document)
+        room = f"that is {document.tokens:,} tokens of the text and 4,096 for questions and answers"
+        assert (room in said) == (window < 8192)
+        document.append("More words. " * 4000)
+        assert document.tokens > 8192 and document.ask(ASK, 4).tokens
+
+
+def test_what_was_begun_goes_on_under_its_method(fresh, tokenizer, text, tmp_path):
+    """``auto`` depends on the memory that is free, which differs from one day to the next."""
+
+    class Enough(Exception):
+        pass
+
+    def stop(read, total):
+        raise Enough
+
+    out = tmp_path / "a.longspan"
+    with pytest.raises(Enough):
+        longspan.read(fresh(), tokenizer, text, method="dca", prefill_chunk=300, out=out, done=stop)
+    for method in (None, "auto"):
+        document = longspan.read(fresh(), tokenizer, text, method=method, prefill_chunk=300, out=out)
+        assert "dca" in repr(document)
+    with pytest.raises(DocumentError, match="another method"):
+        longspan.read(fresh(), tokenizer, text, method="esa", prefill_chunk=300, out=out)
+
+
+def test_a_document_under_full_stays_inside_the_window(reader, tokenizer, tmp_path):
     """The model's own attention does nothing beyond it, and nobody would be told."""
     model = reader(max_position_embeddings=8192)
-    document = longspan.read(model, tokenizer, "First words. " * 60, method="auto", out=tmp_path / "a.longspan")
-    said = capsys.readouterr().err
-    assert f"that is {document.tokens:,} tokens of the text and 4,096 for questions and answers" in said
-    assert "full" in repr(document)
+    longspan.extend(model, "full", length=8192)
+    document = longspan.read(model, tokenizer, "First words. " * 60, out=tmp_path / "a.longspan")
     document.append("Few more.")
     with pytest.raises(DocumentError, match="full was set for 8,192 when it was read; read all of the text into a new"):
         document.append("More words. " * 4000)

@@ -29,6 +29,7 @@ FACTS = {
         (512 * CROSSOVER + 1, {"calibrated": True}, "esa", "device", "calibrated"),
         (None, {}, "esa", "device", "length is not known"),
         (None, {"calibrated": True}, "esa", "device", "length is not known"),
+        (None, {"asks_dca": True}, "dca", "device", "the model's config asks for dca"),
         (513, {"free": 600_000}, "longheads", "disk", "tier 'disk'"),
         (513, {"free": 641_000}, "longheads", "disk", "under dca, of"),
         (513, {"free": 642_000}, "dca", "device", "every key is kept"),
@@ -60,6 +61,7 @@ def test_auto_attaches_what_it_chose_and_says_so(capsys):
     window = model.config.max_position_embeddings
     ids = torch.randint(0, 50, (1, window // 2))
     stock = model(ids).logits
+    assert longspan.inspect(model).method == longspan.inspect(model, "auto").method, "the default"
     for length, name in ((window, "full"), (2 * window, "dca"), (20 * window, "esa"), (None, "esa")):
         report = longspan.extend(model, "auto", length=length)
         assert report.method.name == name and report.reason

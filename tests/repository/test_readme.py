@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 
 from longspan.bundled import FOLDER, heldout_text
 from longspan.methods import METHODS
-from support.serving import QUESTION, chat
-from support.serving_process import Process
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs" / "gen")]
@@ -51,49 +48,15 @@ def test_the_python_to_copy_runs(tmp_path):
     assert report and answer.partition("\n")[2].strip(), "no answer was typed"
 
 
-@pytest.mark.long
-def test_commands_to_copy_run(tmp_path):
-    """In their order, in one folder, with a book that has the key in it."""
-    text = heldout_text()[:8000]
-    needle = "\nThe pass key is 71428. Remember it. 71428 is the pass key.\n"
-    (tmp_path / "book.txt").write_text(text[:4000] + needle + text[4000:], encoding="utf-8")
-    code, run = "import longspan.cli; longspan.cli.main()", [c for c in COMMANDS if c.startswith("longspan ")]
-    assert {c.split()[1] for c in run} == {"read", "ask", "chat", "generate", "serve"}
-    for command in run:
-        words = shlex.split(command)
-        if words[1] == "serve":
-            assert served(words[2:], tmp_path) == "71428"
-            continue
-        asked = "What is the pass key? The pass key is\n" if words[1] == "chat" else ""
-        ran = subprocess.run(
-            [sys.executable, "-c", code, *words[1:]], cwd=tmp_path, input=asked, capture_output=True, text=True
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert ("book.longspan" if words[1] == "read" else "71428") in ran.stdout, command
-
-
-def served(args: list[str], folder: Path) -> str:
-    """What a server answers to the question of the demo, on a port of its own."""
-    server = Process(folder / "documents", *args[1:], model=args[0])
-    (document,) = server.documents()
-    question = chat(QUESTION, model=args[0], document=document["id"], max_tokens=8)
-    answer = server.http.post("/v1/chat/completions", json=question).json()["choices"][0]["message"]["content"]
-    assert server.end()[0] == 0
-    found = re.search(r"\d+", answer)
-    return found[0] if found else answer
-
-
 def test_the_other_commands_are_there():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     optional = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     extras = re.findall(r"^([\w-]+) = \[", optional, re.MULTILINE)
     made = [c for c in COMMANDS if c.startswith("make ")]
-    assert {"make demo", "make test"} <= set(made)
+    assert "make demo" in made
     assert {c.removeprefix("make ") for c in made} <= targets
-    assert "pip install . ./eval" in COMMANDS
-    assert set(re.findall(r"'\.\[([\w-]+)\]'", README)) <= set(extras)
-    known = {"make", "pip", "longspan", "git"}
-    assert {c.split()[0] for c in COMMANDS} <= known, "a command that no test here runs"
+    assert "pip install '.[gguf,serve]' ./eval" in COMMANDS
+    assert {each for found in re.findall(r"'\.\[([\w,-]+)\]'", README) for each in found.split(",")} <= set(extras)
 
 
 def links() -> list[str]:

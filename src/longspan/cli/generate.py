@@ -19,7 +19,7 @@ from longspan.loading.models import load_model, load_tokenizer
 
 @options.examples(
     'longspan generate bundled "Once upon a time"',
-    'longspan methods | longspan generate bundled "The methods are" --file - --method auto',
+    'longspan methods | longspan generate bundled "The methods are" --file - --method dca',
 )
 def generate(
     model_argument: Annotated[str | None, typer.Argument(metavar="MODEL", help=options.MODEL)] = None,
@@ -29,7 +29,7 @@ def generate(
     model: Annotated[str | None, typer.Option(help="The model, in place of MODEL.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The question, in place of PROMPT.")] = None,
     file: Annotated[Path | None, typer.Option(help="A text that precedes the prompt; - is stdin.")] = None,
-    method: options.MethodOption = "dca",
+    method: options.MethodOption = "auto",
     window: options.Window = None,
     settings: options.Parameters = None,
     angles: options.ScaledAngles = None,

@@ -14,11 +14,11 @@ from longspan.loading.models import load_model
 
 @options.examples(
     "longspan inspect bundled",
-    "longspan inspect bundled --method auto --length 4096",
+    "longspan inspect bundled --length 4096",
 )
 def inspect(
     model: options.ModelArgument,
-    method: options.MethodOption = "dca",
+    method: options.MethodOption = "auto",
     window: options.Window = None,
     settings: options.Parameters = None,
     angles: options.ScaledAngles = None,

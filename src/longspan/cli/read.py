@@ -57,7 +57,7 @@ def read(
     model: Annotated[
         str | None, typer.Option(help=f"{options.MODEL} With --append the document's own unless given.")
     ] = None,
-    method: options.MethodOption = "longheads:chunk_length=16,score=bounds",
+    method: options.MethodOption = "auto",
     window: options.Window = None,
     settings: options.Parameters = None,
     angles: options.ScaledAngles = None,

@@ -22,6 +22,7 @@ from longspan.documents.facts import difference, facts_of, layout_for
 from longspan.documents.folder import Folder
 from longspan.documents.layout import check_tokenizer, head_of
 from longspan.documents.manifest import KV, Facts
+from longspan.documents.method import method_of
 from longspan.documents.reading import PREFILL_CHUNK, Done, Unnamed, prefill_chunks
 from longspan.documents.saving import write_rest
 from longspan.documents.streams import refuse_layers
@@ -32,9 +33,8 @@ from longspan.hf.attach import attachment_of
 from longspan.hf.hooks import Attachment
 from longspan.memory import KVTier
 from longspan.memory.quantised import BLOCK
-from longspan.methods import Method
+from longspan.methods import DCA, Method
 from longspan.methods.parse import written
-from longspan.model.auto import in_short_chunks
 from longspan.model.unwrap import runnable
 from longspan.model.window import window_of
 from longspan.rope import Angles
@@ -74,8 +74,9 @@ def read(
     Args:
         text: what to read, or several ``(name, text)``, read in turn with an empty line between.
         method, window, calibration, kv_tier, kv_dir: as of ``longspan.extend``. A model that is extended is left as it
-            is, and then these are not given. One that is not is extended; by default with ``LongHeads`` by bounds in
-            chunks of 16 tokens, under which an answer takes as long after a long text as after a short one.
+            is, and then these are not given. One that is not is extended, by default with ``"auto"``. A document has no
+            length limit, so for a text inside the window that is ``dca``, which equals the stock model there, and not
+            ``full``. In a folder with a document or an unfinished reading it is the method of that.
         length: tokens of the text, a question and its answer, for methods that have to know how far to reach; 4,096
             more than the text has unless given.
         layout: where text and question stand: ``"chat"``, ``"instructed"``, ``"quoted"``, ``"plain"``, a text with
@@ -146,10 +147,13 @@ def begin(
     _check_kv(kv, prefill_chunk)
     if source is not None:
         check_name(source)
+    folder = None if out is None else Folder(out)
+    if folder is not None and folder.path.exists() and not folder.path.is_dir():
+        raise DocumentError(f"{folder}: is a file; name a new folder")
     texts = _texts(text)
     if not any(own for _, own in texts):
         raise DocumentError("the text is empty, so there is nothing to read")
-    chosen_layout = layout_for(tokenizer, layout, None if out is None else Folder(out), system)
+    chosen_layout = layout_for(tokenizer, layout, folder, system)
     head = head_of(tokenizer, chosen_layout)
     contents = _encoded(tokenizer, texts, head, keep_text, kv)
     check_tokens(model, contents.ids[0 if contents.length > len(head) else len(head) :])
@@ -157,16 +161,16 @@ def begin(
     document = partial(Document, model, tokenizer, layout=chosen_layout, prefill_chunk=prefill_chunk)
     before = attachment_of(model)
     with _left_as(model, before):
-        _attach(model, method, contents.length, options)
+        _attach(model, method, contents.length, options, folder)
         attachment = attached(model)
         refuse_layers(attachment.new_cache())  # before a prefill chunk is computed and a folder made
-        if out is None:
+        if folder is None:
             steps = _unnamed_steps(document, model, attachment, contents, prefill_chunk, source)
         else:
             facts = facts_of(
                 model, tokenizer, attachment, contents, prefill_chunk=prefill_chunk, layout=chosen_layout, source=source
             )
-            steps = _steps(document, model, tokenizer, attachment, contents, Folder(out), facts)
+            steps = _steps(document, model, tokenizer, attachment, contents, folder, facts)
     return _undone(model, before, steps)
 
 
@@ -210,8 +214,6 @@ def _steps(
     folder: Folder,
     facts: Facts,
 ) -> Steps:
-    if folder.path.exists() and not folder.path.is_dir():
-        raise DocumentError(f"{folder}: is a file; name a new folder")
     if folder.has_document():
         return _opened(folder, facts, model, tokenizer)
     folder.make()
@@ -257,7 +259,7 @@ def _is_file(text: str) -> bool:
     return False
 
 
-def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str, Any]) -> None:
+def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str, Any], folder: Folder | None) -> None:
     """Extend a model that is not for a text of so many tokens, or refuse options for one that is."""
     given = {name: value for name, value in options.items() if value is not None and value != "device"}
     if attachment_of(model) is not None:
@@ -275,15 +277,37 @@ def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str,
             f"the text has {tokens:,} tokens, more than length={length:,}, which counts text, question and answer; "
             "give a larger length, or leave it out"
         )
-    if method is None:
-        method = in_short_chunks(window_of(model) if options["window"] is None else options["window"])
+    words = None
+    if method is None or method == "auto":
+        method, more, words = _automatic(model, length, options, folder)
+        options = {**options, **more}
+        if method == "auto" and options["length"] is None:
+            words = f"that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers"
     extend(model, method, **{**options, "length": length})
-    if method == "auto" and options["length"] is None:
-        print(
-            f"longspan auto: that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers",
-            file=sys.stderr,
-        )
+    if words is not None:
+        print(f"longspan auto: {words}", file=sys.stderr)
     _refuse_longer(model, tokens)
+
+
+def _automatic(
+    model: PreTrainedModel, length: int, options: dict[str, Any], folder: Folder | None
+) -> tuple[str | Method, dict[str, Any], str | None]:
+    """What ``"auto"`` is for a document, options that differ, and the reason for ``dca``.
+
+    The choice depends on the memory that is free, so what was begun in a folder goes on as it was begun.
+    """
+    if folder is not None:
+        begun = folder.manifest() if folder.has_document() else folder.unfinished()
+        if begun is not None:
+            method, facts = method_of(begun.facts), begun.facts
+            more: dict[str, Any] = {"window": facts.window if options["window"] is None else options["window"]}
+            more |= {} if facts.calibration_sha256 else {"calibration": None}
+            return method, more, None
+    window = window_of(model) if options["window"] is None else check_count("window", options["window"])
+    if length > window:
+        return "auto", {}, None
+    fits = f"{length:,} tokens fit the window of {window:,}, in which dca changes nothing; unlike full it has no limit"
+    return DCA(), {"calibration": None}, f"dca: {fits}"
 
 
 def _refuse_longer(model: PreTrainedModel, tokens: int) -> None:

@@ -36,7 +36,7 @@ _changing = RLock()  # a probe sends the model's layers elsewhere for a while: n
 
 def extend(
     model: PreTrainedModel,
-    method: str | Method | Angles | type[Method | Angles] = "dca",
+    method: str | Method | Angles | type[Method | Angles] = "auto",
     *,
     window: int | None = None,
     angles: Angles | None = None,
@@ -54,9 +54,9 @@ def extend(
     Args:
         model: a causal transformers model with rotary positions; see the page on models for those that it rejects.
         method: a name in ``METHODS``, a method or its class, scaled angles (full attention under those), or ``"auto"``,
-            which chooses by ``length``, window, memory and calibration and reports the choice and the reason; see
-            ``longspan.model.auto``. A name that ends in ``.json`` is a preset's file, written by ``longspan tune``; it
-            states the window, too.
+            which chooses by ``length``, window, memory, calibration and presets, and reports the choice and the reason;
+            see ``longspan.model.auto``. A name that ends in ``.json`` is a preset's file, written by ``longspan tune``;
+            it states the window, too.
         window: the trained window in tokens; default: ``max_position_embeddings`` of the config.
         angles: scaled angles for the method.
         impl: the implementation of attention; see ``longspan.kernels.dispatch``. A named implementation runs or raises.
@@ -122,7 +122,7 @@ def restore(model: PreTrainedModel) -> None:
 
 @contextmanager
 def extended(
-    model: PreTrainedModel, method: str | Method | Angles | type[Method | Angles] = "dca", **options: Any
+    model: PreTrainedModel, method: str | Method | Angles | type[Method | Angles] = "auto", **options: Any
 ) -> Iterator[Report]:
     """``extend`` for a ``with`` block; what was attached before is attached again after it.
 
@@ -144,7 +144,7 @@ def extended(
 
 
 def inspect(
-    model: PreTrainedModel, method: str | Method | Angles | type[Method | Angles] = "dca", **options: Any
+    model: PreTrainedModel, method: str | Method | Angles | type[Method | Angles] = "auto", **options: Any
 ) -> Report:
     """The report that ``extend`` would give; nothing stays changed.
 

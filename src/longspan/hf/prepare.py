@@ -90,6 +90,7 @@ def prepare(
             calibrated=calibration is not None,
             on_gpu=device.type == "cuda",
             preset=None if window is not None or length is None else shipped_for(model, length),
+            asks_dca=trained.dual_chunks is not None,
         )
         trained = trained_on(config, choice.window or window, model=type(model).__name__)
         size = trained.window

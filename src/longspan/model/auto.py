@@ -34,12 +34,14 @@ def choose(
     calibrated: bool,
     on_gpu: bool,
     preset: Preset | None = None,
+    asks_dca: bool = False,
 ) -> MethodChoice:
     """The method for a text.
 
     * up to the window: ``full``, which changes nothing;
     * as a preset has it, if there is one for this model and length;
     * up to ``CROSSOVER`` windows: ``dca``, which keeps every key;
+    * for a length that is not known, if the model's config asks for it: ``dca``;
     * beyond, or for a length that is not known: ``esa`` with ``share="group"``, which found most in real texts of the
       methods in linear time (``docs/real-models.md``); with a calibration, ``esa`` with its reduced scores;
     * if keys and values do not fit into memory: a method whose scores read few bytes of each key, so that most keys may
@@ -53,11 +55,16 @@ def choose(
         calibrated: whether a calibration was given.
         on_gpu: whether the model is on a GPU, so that the CPU's memory is a tier below it.
         preset: that of the model for this length, if longspan comes with one.
+        asks_dca: whether the model's config has chunks for DCA.
     """
     if length is not None and length <= window:
         return MethodChoice(Full(), "device", f"{length:,} tokens fit the window of {window:,}, so nothing changes")
     far: Method = ESA() if calibrated else ESA(share="group")
     how = "its reduced scores are calibrated" if calibrated else "of these it finds most in real texts"
+    if length is None and asks_dca:
+        return MethodChoice(
+            DCA(), "device", "the length is not known (pass length=), and the model's config asks for dca"
+        )
     if length is None:
         return MethodChoice(far, "device", f"the length is not known (pass length=), so a method in linear time; {how}")
     text = f"{length:,} tokens are {length / window:.1f} windows of {window:,}"
