@@ -19,6 +19,7 @@ import passages
 import real_report
 import report
 import serve
+import weights
 from common import between, load
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +37,7 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
     doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
+    ROOT / "docs" / "models.md": lambda text: between(text, weights.MARKS, weights.table()),
     real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),
     ROOT / "docs" / "documents.md": lambda text: between(
         between(text, documents.MARKS, documents.table(_json(documents.RESULTS))),
