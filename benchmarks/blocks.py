@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import beside
 import doctor
 import documents
 import front
@@ -36,7 +37,9 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
     doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
-    real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),
+    real_report.PAGE: lambda text: between(
+        real_report.into_page(text, _json(real_report.RESULTS)), beside.MARKS, beside.table(beside.results())
+    ),
     ROOT / "docs" / "documents.md": lambda text: between(
         between(text, documents.MARKS, documents.table(_json(documents.RESULTS))),
         passages.MARKS,
