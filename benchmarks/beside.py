@@ -4,8 +4,10 @@
     python benchmarks/beside.py                          # what has been measured
 
 llama.cpp (llama-cpp-python, in any environment) reads with flash attention, and under YaRN what is longer than the
-window; transformers (fp32, sdpa) does so, too. Each contestant has a process of its own, and they take turns within a
-round; a ratio is the median over rounds of the ratio to llama.cpp in the same round. NOVELS is a folder of .txt files.
+window; transformers (fp32, sdpa) does so, too. llama.cpp's fastest products are not for each form of weights, so it is
+also measured on the file in Q4_0 (--llama-forms). Each contestant has a process of its own, and they take turns within
+a round; a ratio is the median over rounds of the ratio to llama.cpp in the same round, on the same file. NOVELS is a
+folder of .txt files.
 
 Every measure is on disk as soon as it is there, and the same command goes on. What has changed since a round, or was no
 contestant then, goes into a round with a new number, where llama.cpp takes its turn again.
@@ -22,6 +24,7 @@ import time
 from itertools import groupby, product
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from common import cpu_model
@@ -52,7 +55,8 @@ BASE = "llama.cpp"
 
 def contestants(args: argparse.Namespace) -> dict[str, dict[str, str]]:
     """What each job says of its contestant, by the name in the results."""
-    found = {BASE: {"name": BASE}, "transformers": {"name": "transformers"}}
+    found = {BASE: {"name": BASE}} | {f"{BASE} {form}": {"name": BASE, "form": form} for form in args.llama_forms}
+    found["transformers"] = {"name": "transformers"}
     for method, weights in product(args.methods, args.weights):
         found[f"longspan {method} {weights}"] = {"name": "longspan", "method": method, "weights": weights}
     return {key: job for key, job in found.items() if job["name"] in args.contestants}
@@ -64,7 +68,8 @@ def measure(args: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
     about = {"file": file.name, "sha256": sha256_of(file), "cpu": cpu_model()}
     said = Header.read(file).metadata
     tokenizer = load_tokenizer(args.model)
-    text = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted(args.texts.glob("*.txt")))
+    novels = "\n\n".join(path.read_text(encoding="utf-8") for path in sorted(args.texts.glob("*.txt")))
+    text = novels[: 8 * max(args.lengths)]  # more than enough characters
     ids, *questions = (tokenizer(one, add_special_tokens=False).input_ids for one in (text, *QUESTIONS))
     shared = {
         "file": str(file), "window": said[f"{said['general.architecture']}.context_length"], "threads": args.threads,
@@ -82,7 +87,13 @@ def measure(args: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
             if time.time() > deadline:
                 return
             job = {**shared, **runs[name], "text": ids[: length - ROOM], "length": length}
-            one = run(job, args.llama_python if name == BASE else sys.executable)
+            python = args.llama_python if job["name"] == BASE else sys.executable
+            with TemporaryDirectory(dir=args.scratch) as folder:
+                if "form" in job:
+                    into = os.path.join(folder, "requantised.gguf")
+                    run({**job, "into": into}, python)
+                    job["file"] = into
+                one = run(job, python)
             if one is None:
                 continue
             found[key] = {**one, **about, "date": time.strftime("%Y-%m-%d")}
@@ -114,14 +125,15 @@ def table(found: dict[str, dict[str, Any]]) -> list[str]:
         model, threads, length, name, number = key.split("|")
         rounds.setdefault((model, int(threads), int(length), name), {})[number] = one
     lines = [""]
-    order = sorted(rounds, key=lambda own: (*own[:3], own[3] != BASE, own[3] != "transformers", own[3]))
+    kinds = BASE, "transformers", "longspan"
+    order = sorted(rounds, key=lambda own: (*own[:3], kinds.index(own[3].split()[0]), own[3]))
     for (model, threads, length), names in groupby(order, lambda own: own[:3]):
         lines += [f"{model}, {length:,} tokens, {threads} thread{'s' if threads > 1 else ''}:", ""]
         lines += [f"| | {' | '.join(COLUMNS.values())} |", f"| --- |{' ---: |' * len(COLUMNS)}"]
         base = rounds.get((model, threads, length, BASE), {})
         for own in names:
-            kind, *how = own[3].split(" ")
-            title = f"{kind} `{how[0]}`, {how[1]}" if how else kind
+            kind, *how = own[3].split()
+            title = f"{kind} `{how[0]}`, {how[1]}" if len(how) > 1 else ", ".join([kind, *how])
             lines.append(f"| {title} | {' | '.join(cell(rounds[own], base, column) for column in COLUMNS)} |")
         lines.append("")
     return lines
@@ -143,6 +155,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--texts", type=Path, help="folder of novels, each a .txt file; without it nothing is measured")
     parser.add_argument("--model", default="smollm2", help="a GGUF file, or a name that `longspan fetch` knows")
     parser.add_argument("--llama-python", default=sys.executable, help="the python that has llama-cpp-python")
+    parser.add_argument("--llama-forms", nargs="*", default=("Q4_0",), help="of the weights, besides the file's own")
+    parser.add_argument("--scratch", type=Path, help="folder for files in those forms; default: the system's")
     parser.add_argument("--contestants", nargs="+", default=(BASE, "transformers", "longspan"))
     parser.add_argument("--methods", nargs="+", default=METHODS, help="of longspan")
     parser.add_argument("--weights", nargs="+", default=("float32",), help="of longspan: float32, or what `load` takes")

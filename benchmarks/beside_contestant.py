@@ -35,6 +35,19 @@ def llama_cpp(job: dict[str, Any]) -> Answering:
     return lambda ids: llm.generate(ids, temp=0.0)
 
 
+def requantise(job: dict[str, Any]) -> None:
+    """Write the job's file anew in a form of llama.cpp's, weights that were quantised before included."""
+    import ctypes
+
+    import llama_cpp
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{job['form']}")
+    params.allow_requantize = True
+    if llama_cpp.llama_model_quantize(job["file"].encode(), job["into"].encode(), ctypes.byref(params)):
+        sys.exit(f"llama.cpp cannot write {job['file']} as {job['form']}")
+
+
 def transformers(job: dict[str, Any]) -> Answering:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
@@ -128,4 +141,5 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(json.load(sys.stdin))))
+    job = json.load(sys.stdin)
+    print(json.dumps(requantise(job) if "into" in job else measured(job)))
