@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import beside
 import doctor
 import documents
 import front
@@ -38,7 +39,9 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
     ROOT / "docs" / "models.md": lambda text: between(text, weights.MARKS, weights.table()),
-    real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),
+    real_report.PAGE: lambda text: between(
+        real_report.into_page(text, _json(real_report.RESULTS)), beside.MARKS, beside.table(beside.results())
+    ),
     ROOT / "docs" / "documents.md": lambda text: between(
         between(text, documents.MARKS, documents.table(_json(documents.RESULTS))),
         passages.MARKS,
