@@ -119,7 +119,7 @@ def test_scaled_frequencies(tmp_path, stated):
     assert model.model.rotary_emb.attention_scaling == stock.model.rotary_emb.attention_scaling
 
 
-@pytest.mark.parametrize(("weights", "copy"), [("fp32", "float32/model"), ("as-is", "weights-as-is/packed")])
+@pytest.mark.parametrize(("weights", "copy"), [("fp32", "float32/model"), ("as-is", "weights-as-is/packed-000")])
 def test_the_second_start_converts_nothing(tmp_path, monkeypatch, cache, weights, copy):
     file = write(tmp_path / "model.gguf", random_model("qwen2"), "qwen2", kind=Kind.Q8_0)
     first, _ = longspan.load(file, device="cpu", quiet=True, weights=weights)

@@ -27,7 +27,8 @@ from longspan.weights.packed import GROUP, PackedMatrix
 from longspan.weights.rounding import rounded
 
 FORMS = {"as-is": None, "int8": 8, "int4": 4}  # with the bits of a code
-_FILE = "packed.safetensors"
+_FILES = "packed-{:03}.safetensors"
+_FILE_BYTES = 2**29  # about as many are in memory at a time while a file is converted
 
 
 def convert(header: Header, config: Any, form: str, folder: Path) -> None:
@@ -48,7 +49,8 @@ def convert(header: Header, config: Any, form: str, folder: Path) -> None:
     model = _empty(config, torch.float32)
     processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(config=config.to_dict())
     names = get_gguf_hf_weights_map(model, processor)
-    state, placed = dict[str, Tensor](), 0
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    state, written, placed = dict[str, Tensor](), set[str](), 0
     for name, tensor in tqdm(header.weights.items(), desc="Packing", unit="matrix"):
         target = names.get(name)
         if len(tensor.shape) > 2:
@@ -63,14 +65,33 @@ def convert(header: Header, config: Any, form: str, folder: Path) -> None:
         wanted = model.get_parameter(target).shape
         if tuple(map(int, reversed(tensor.shape))) != tuple(wanted):
             raise LongspanError(f"{header.file}: the file has in another shape what the model calls {target}")
-        if tensor.tensor_type.name in PLAIN or not (part == "weight" and takes(model.get_submodule(module_name))):
+        module = model.get_submodule(module_name)
+        if tensor.tensor_type.name in PLAIN or not (part == "weight" and takes(module)):
             state[target] = _processed(processor, name, _dequantised(tensor))
         else:
-            state |= _parts(module_name, _packed(processor, name, tensor, FORMS[form]))
-    _check(header, model, state, placed)
-    save_file(state, folder / _FILE)
+            state |= _parts(module_name, _packed(processor, name, tensor, bits_of(form, module in ends)))
+        if sum(x.nbytes for x in state.values()) > _FILE_BYTES:
+            _write(header, state, folder, written)
+    _write(header, state, folder, written)
+    _check(header, model, written, placed)
     config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
+
+
+def bits_of(form: str, is_end: bool) -> int | None:
+    """Of the codes of a matrix; None keeps its own. An error of embeddings or of the head is one of every token."""
+    bits = FORMS[form]
+    return 8 if bits is not None and is_end else bits
+
+
+def _write(header: Header, state: dict[str, Tensor], folder: Path, written: set[str]) -> None:
+    """Write some tensors into a file of their own, and empty ``state``."""
+    for name, x in state.items():
+        if x.is_floating_point() and not bool(x.isfinite().all()):
+            raise LongspanError(f"{header.file}: {name} has numbers that are not finite; the file is damaged")
+    written |= set(state)
+    save_file(state, folder / _FILES.format(len(list(folder.iterdir()))))
+    state.clear()
 
 
 def _packed(processor: Any, name: str, tensor: Any, bits: int | None) -> PackedMatrix:
@@ -104,9 +125,9 @@ def _parts(module: str, matrix: PackedMatrix) -> dict[str, Tensor]:
     return {f"{module}.{part}": x.contiguous() for part, x in parts.items() if x is not None}
 
 
-def _check(header: Header, model: PreTrainedModel, state: dict[str, Tensor], placed: int) -> None:
+def _check(header: Header, model: PreTrainedModel, written: set[str], placed: int) -> None:
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    missing = sorted({name for name, _ in model.named_parameters(remove_duplicate=False)} - set(state) - tied)
+    missing = sorted({name for name, _ in model.named_parameters(remove_duplicate=False)} - written - tied)
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise LongspanError(f"{header.file}: the file lacks what the model calls {missing[0]}{more}")
@@ -115,9 +136,6 @@ def _check(header: Header, model: PreTrainedModel, state: dict[str, Tensor], pla
             f"{header.file}: transformers' reader places {placed:,} numbers of its {header.parameters:,}, so the model "
             "would compute something else; load the model from a folder of transformers instead"
         )
-    for name, x in state.items():
-        if x.is_floating_point() and not bool(x.isfinite().all()):
-            raise LongspanError(f"{header.file}: {name} has numbers that are not finite; the file is damaged")
 
 
 def _empty(config: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -135,19 +153,19 @@ def packed_model(folder: Path, form: str, dtype_name: str) -> PreTrainedModel:
     """
     dtype: torch.dtype = getattr(torch, dtype_name)
     model = _empty(AutoConfig.from_pretrained(folder), dtype)
-    with safe_open(folder / _FILE, framework="pt") as file:
-        names = set(file.keys())
-        for name in sorted(names):
+    for path in sorted(folder.glob(_FILES.format(0).replace("000", "*"))):
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+        for name, tensor in tensors.items():
             module_name, _, part = name.rpartition(".")
             if part in ("scales", "minima"):
                 continue
-            tensor = file.get_tensor(name)
-            if f"{module_name}.scales" in names and part == "weight":
-                scales = file.get_tensor(f"{module_name}.scales")
-                minima = file.get_tensor(f"{module_name}.minima") if f"{module_name}.minima" in names else None
-                place(model, module_name, PackedMatrix(tensor, scales, minima), dtype)
-            else:
+            scales = tensors.get(f"{module_name}.scales") if part == "weight" else None
+            if scales is None:
                 model.get_submodule(module_name).register_parameter(part, _fixed(tensor.to(dtype)))
+            else:
+                packed = PackedMatrix(tensor, scales, tensors.get(f"{module_name}.minima"))
+                place(model, module_name, packed, dtype)
     head = model.get_output_embeddings()
     if isinstance(head, nn.Linear) and head.weight.is_meta:  # the file has none of its own
         tie(model)
@@ -187,8 +205,6 @@ def tie(model: PreTrainedModel) -> None:
 def pack(model: PreTrainedModel, form: str) -> None:
     """Round the matrices of a model in memory, one after the other; those whose rows are no multiple of 32 stay.
 
-    Embeddings and the head get codes of 8 bits whatever the form is: an error there is an error of every token.
-
     Raises:
         LongspanError: none can be packed, or the model is quantised already.
     """
@@ -203,7 +219,7 @@ def pack(model: PreTrainedModel, form: str) -> None:
     for name in tqdm(found, desc="Packing", unit="matrix"):
         module: Any = model.get_submodule(name)
         weight = module.weight.detach()
-        place(model, name, rounded(weight, 8 if module in ends else FORMS[form] or 8), weight.dtype)
+        place(model, name, rounded(weight, bits_of(form, module in ends) or 8), weight.dtype)
     if tied:
         tie(model)
     setattr(model, PACKED_AS, form)
