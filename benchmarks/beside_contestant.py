@@ -63,7 +63,7 @@ def transformers(job: dict[str, Any]) -> Answering:
     model = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=file, config=config, dtype=torch.float32, attn_implementation="sdpa"
     )
-    return of_torch(model.eval(), job["cache"], lambda: DynamicCache(config=model.config), job["length"])
+    return of_torch(model.eval(), job, lambda: DynamicCache(config=model.config), job["length"])
 
 
 def longspan(job: dict[str, Any]) -> Answering:
@@ -71,30 +71,34 @@ def longspan(job: dict[str, Any]) -> Answering:
 
     weights = {"dtype": "float32"} if job["weights"] == "float32" else {"weights": job["weights"]}
     model, _ = longspan.load(job["file"], job["method"], device="cpu", quiet=True, length=job["length"], **weights)
-    return of_torch(model, job["cache"], lambda: longspan.new_cache(model), PREFILL_CHUNK)
+    return of_torch(model, job, lambda: longspan.new_cache(model), PREFILL_CHUNK)
 
 
-def of_torch(model: Any, argument: str, new_cache: Callable[[], Any], prefill_chunk: int) -> Answering:
+def of_torch(model: Any, job: dict[str, Any], new_cache: Callable[[], Any], prefill_chunk: int) -> Answering:
+    """The text is read in calls of its own, as that of a document is: then a cache goes back to its end for nothing."""
     import torch
 
     cache, last = None, list[int]()
 
     @torch.inference_mode()
     def read(ids: list[int]) -> int:
-        more = {"use_cache": True, "logits_to_keep": 1, argument: cache}
+        more = {"use_cache": True, "logits_to_keep": 1, job["cache"]: cache}
         out = model(input_ids=torch.tensor([ids]), **more)
         return int(out.logits[0, -1].argmax())
 
     def answer(ids: list[int]) -> Iterator[int]:
         nonlocal cache, last
         kept = len([*takewhile(lambda two: two[0] == two[1], zip(last, ids, strict=False))])
+        if hasattr(cache, "croppable"):  # longspan's: where it need not compute what is left anew
+            kept = cache.croppable(kept)
         if kept:
             cache.crop(kept - cache.get_seq_length())
         else:
             cache = new_cache()
         last = ids
-        for start in range(kept, len(ids), prefill_chunk):
-            token = read(ids[start : start + prefill_chunk])
+        cuts = sorted(n for n in {len(job["text"]), *range(0, len(ids), prefill_chunk)} if kept < n < len(ids))
+        for start, stop in pairwise([kept, *cuts, len(ids)]):
+            token = read(ids[start:stop])
         while True:
             yield token
             token = read([token])
