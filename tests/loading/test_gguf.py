@@ -182,6 +182,16 @@ def test_a_document_says_how_its_model_was_loaded(run, tmp_path):
         longspan.Document.open(out, other, tokenizer)
 
 
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.Q5_0], ids=lambda kind: kind.name)
+def test_any_file_is_rounded(tmp_path, kind, form):
+    """Embeddings and head to 8 bits."""
+    file = write(tmp_path / "model.gguf", random_model("llama"), "llama", kind=kind)
+    model, _ = longspan.load(file, device="cpu", quiet=True, weights=form, dtype="float32")
+    bits = {name: x.matrix.bits for name, x in model.named_modules() if isinstance(x, PackedLinear)}
+    assert len(bits) == 15 and bits.pop("lm_head") == 8 and set(bits.values()) == {4 if form == "int4" else 8}
+
+
 def test_weights_are_hashed_once(tmp_path, monkeypatch):
     file = write(tmp_path / "model.gguf", random_model("llama"), "llama", kind=Kind.Q8_0)
     model, _ = longspan.load(file, device="cpu", quiet=True)

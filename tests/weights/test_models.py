@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -97,3 +99,25 @@ def test_rows_that_no_group_fits_are_refused(tmp_path):
     build("llama", sizes).save_pretrained(tmp_path)
     with pytest.raises(longspan.LongspanError, match="rows of 32"):
         load_model(str(tmp_path), weights="int8")
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_what_would_mostly_stay_as_it_is_is_refused(saved, family):
+    with pytest.raises(longspan.LongspanError, match="experts"):
+        load_model(saved(family), weights="int4")
+
+
+def test_a_model_without_another_number_has_a_dtype(saved):
+    """Its norms have no weights."""
+    model = load_model(saved("nanochat"), weights="int8", dtype="float32")
+    assert model.dtype == torch.float32
+    longspan.extend(model, "dca")
+    assert torch.isfinite(logits(model, torch.randint(2, 90, (1, 100)))).all()
+
+
+def test_codes_are_not_saved_as_a_checkpoint(saved, tmp_path):
+    model = load_model(saved("llama"), weights="int8")
+    for one in (model, copy.deepcopy(model)):
+        with pytest.raises(longspan.LongspanError, match="fp32"):
+            one.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -146,3 +146,47 @@ def test_modules_follow_the_model():
     other[1].bias = torch.nn.Parameter(torch.zeros(70))
     other.load_state_dict(model.state_dict())
     assert other(ids).equal(wanted)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_defaults_of_torch_change_nothing(rows):
+    """Its default dtype and device are the user's, and C writes into what is allocated."""
+    w = matrix(4)
+    x = torch.randn(rows, w.shape[1])
+    wanted = linear(x, w)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(linear(x, w), wanted)
+        with torch.device("meta"):
+            assert torch.equal(linear(x, w), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_a_bias_of_another_dtype(rows):
+    """As under autocast."""
+    w, x = matrix(4), torch.randn(rows, 192).bfloat16()
+    bias = torch.randn(2 * w.shape[0])[::2]
+    assert torch.equal(linear(x, w, bias), linear(x, w, bias.bfloat16().contiguous()))
+
+
+def test_rows_of_more_groups_than_the_kernel_has_room_for():
+    w = matrix(8, outs=2, width=16 * 2049, group=16, minima=False)
+    x = torch.randn(1, w.shape[1])
+    torch.testing.assert_close(linear(x, w), x @ w.numbers().T)
+
+
+def test_what_is_no_number_or_no_token():
+    w = matrix(4)
+    with pytest.raises(TypeError, match="codes"):
+        linear(torch.ones(1, w.shape[1], dtype=torch.int8), w)
+    with pytest.raises(IndexError):
+        PackedEmbedding(w, torch.float32)(torch.tensor([-1]))
+
+
+def test_small_weights_have_scales_of_all_digits():
+    torch.manual_seed(0)
+    x = torch.randn(16, 64) * 1e-6
+    for bits, error in ((8, 0.01), (4, 0.15)):
+        assert (rounded(x, bits).numbers() - x).abs().max() < error * x.abs().max()

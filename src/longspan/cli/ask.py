@@ -13,6 +13,7 @@ from longspan.cli.output import hushed, notes, print_json, say
 from longspan.cli.texts import check_text
 from longspan.errors import DocumentError, printable
 from longspan.files import check
+from longspan.loading.forms import WEIGHTS
 from longspan.loading.models import load_model, load_tokenizer
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def reader_of(path: Path, model: str | None) -> tuple[str, Facts]:
 
 def computed_as(facts: Facts, dtype: str, weights: str) -> tuple[str, str]:
     """The dtype and the form of the weights of the model that read a document, where these are ``"auto"``."""
+    if weights in WEIGHTS:  # which says the dtype
+        return dtype, weights
     known = facts.dtype if dtype == "auto" else dtype
     return known, facts.weights if dtype == weights == "auto" and facts.weights else weights
 

@@ -65,7 +65,7 @@ def doctor(
         raise LongspanError(f"{given}: valid only with a model: longspan doctor MODEL ...")
     loaded = None
     if model is not None:
-        if dtype == "auto":
+        if dtype == weights == "auto":
             _refuse_too_large(Path(model))
         loaded = load_model(model, window=window, dtype=dtype, weights=weights, device=device, quiet=quiet)
     import longspan

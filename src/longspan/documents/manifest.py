@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from longspan.errors import MOST as MOST_TOKENS
 from longspan.errors import DocumentError
 
-FORMAT = 4
+FORMAT = 5
 ENTRIES = "entries"  # the stream of an index, which has other entries than tokens
 SCALES = " scales"  # after the name of a stream in int8: what its numbers are multiplied by
 KV = "exact", "int8"  # how keys and values are kept

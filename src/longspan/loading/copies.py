@@ -17,7 +17,7 @@ from longspan.loading.cached import COPIES, MANIFEST
 from longspan.loading.fetch import sha256_of
 from longspan.loading.known import models_folder
 
-_FORMAT = 1  # of copies; those of another one are made anew
+_FORMAT = 2  # of copies; those of another one are made anew
 
 
 def copy_of(file: Path, kind: str, make: Callable[[Path], None]) -> Path:

@@ -43,18 +43,19 @@ def weights_folder(file: Path, dtype: str, *, quiet: bool = True) -> Path:
         LongspanError: the file is damaged, or states something that transformers' reader does not read.
         OSError: the copy cannot be written.
     """
-    header = _header(file)
+    header = read_header(file)
     wanted = header.dtype if dtype == "auto" else dtype
     return copy_of(file, wanted, lambda folder: _convert(header, wanted, folder, quiet))
 
 
 def tokenizer_folder(file: Path) -> Path:
     """A folder with a GGUF file's tokenizer and chat template, made once and kept; raises as ``weights_folder``."""
-    header = _header(file)
+    header = read_header(file)
     return copy_of(file, "tokenizer", lambda folder: _convert_tokenizer(header, folder))
 
 
-def _header(file: Path) -> Header:
+def read_header(file: Path) -> Header:
+    """What a GGUF file says of itself; raises as ``weights_folder``."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise LongspanError(f"{file}: GGUF files need {' and '.join(missing)}: {pip_install('gguf')}")
@@ -71,20 +72,15 @@ def packed_folder(file: Path, form: str, *, quiet: bool = True) -> Path:
         LongspanError: as ``weights_folder``; or a matrix cannot stay packed.
         OSError: the copy cannot be written.
     """
-    header = _header(file)
+    header = read_header(file)
     return copy_of(file, f"weights-{form}", lambda folder: _pack(header, form, folder, quiet))
-
-
-def is_quantised(file: Path) -> bool:
-    """Whether a GGUF file has matrices in blocks; raises as ``weights_folder``."""
-    return _header(file).quantised
 
 
 def _pack(header: Header, form: str, folder: Path, quiet: bool) -> None:
     from longspan.loading.packed import convert
 
     header.check_weights()
-    _refuse_too_large(header, None)
+    _refuse_too_large(header, None, header.packed_bytes(form))
     if not quiet:
         print(f"{header.file.name}: packing its weights once, in {folder.parents[2]}", file=sys.stderr)
     with _bars(quiet):
@@ -112,7 +108,7 @@ def _convert(header: Header, dtype: str, folder: Path, quiet: bool) -> None:
     from transformers import AutoModelForCausalLM
 
     header.check_weights()
-    _refuse_too_large(header, getattr(torch, dtype))
+    _refuse_too_large(header, getattr(torch, dtype), header.parameters * getattr(torch, dtype).itemsize)
     place, name = str(header.file.parent), header.file.name
     if not quiet:
         size = header.parameters * getattr(torch, dtype).itemsize / 1e6
@@ -161,17 +157,16 @@ def _convert_tokenizer(header: Header, folder: Path) -> None:
         )
 
 
-def _refuse_too_large(header: Header, dtype: torch.dtype | None) -> None:
-    """Raise if the weights do not fit into memory; ``dtype`` is None if they stay packed."""
+def _refuse_too_large(header: Header, dtype: torch.dtype | None, needed: int) -> None:
+    """Raise if the weights, of ``needed`` bytes, do not fit into memory; ``dtype`` is None if they stay packed."""
     import torch
 
     from longspan.machine.memory import free_memory
 
-    packed, free = header.file.stat().st_size, free_memory(torch.device("cpu"))
-    needed = packed if dtype is None else header.parameters * dtype.itemsize
+    free = free_memory(torch.device("cpu"))
     if free is not None and needed > free:
         form = "packed" if dtype is None else f"in {str(dtype).removeprefix('torch.')}"
-        smaller = "" if dtype is None else f", --weights as-is ({packed / 2**30:,.1f} GiB)"
+        smaller = "" if dtype is None else f", --weights as-is ({header.packed_bytes('as-is') / 2**30:,.1f} GiB)"
         raise LongspanError(
             f"{header.file}: its weights take {needed / 2**30:,.1f} GiB {form}, and {free / 2**30:,.1f} GiB of memory "
             f"are free; take a smaller model{smaller} or a machine with more memory"

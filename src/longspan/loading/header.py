@@ -43,6 +43,9 @@ _FACTORS = "rope_freqs.weight"  # by which Llama 3 divides its frequencies
 # Rules by which byte-level tokenizers split a text before they merge, besides those that transformers knows.
 _AS_GPT2 = {"gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais"}
 _DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"}
+# Of a weight that stays packed. Scales of two parts become one in fp32; kinds that are not here become codes of int8.
+_BYTES = {"Q4_0": 0.625, "Q4_1": 0.625, "Q4_K": 0.75, "Q5_1": 1.125, "Q5_K": 1.25, "Q6_K": 1.25}
+_BYTES |= {"F32": 4, "F16": 4, "BF16": 4}
 _UNREAD = "transformers does not read from a file"
 _INSTEAD = "load the model from a folder of transformers instead"
 
@@ -141,6 +144,21 @@ class Header:
             return bool(GgufHeader.from_file(str(self.file)).has_quantized_weights)
         except ValueError:  # a kind of blocks that it has no size for
             return True
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some tensors are stacks of experts' matrices."""
+        return any("_exps." in name for name in self.names)
+
+    def packed_bytes(self, form: str) -> int:
+        """About how many bytes the weights take packed in a form, of ``loading.packed.FORMS``."""
+        each = {"int8": 1.0625, "int4": 0.625}
+        return int(
+            sum(
+                int(tensor.n_elements) * each.get(form, _BYTES.get(tensor.tensor_type.name, 1.0625))
+                for tensor in self.weights.values()
+            )
+        )
 
     def check_weights(self) -> None:
         """Raise ``LongspanError`` if the file ends before its tensors do."""

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from logging import ERROR, getLogger
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from longspan.deferred import transformers
 from longspan.errors import LongspanError, check_count, did_you_mean
-from longspan.loading.gguf import ENDING, is_quantised, packed_folder, tokenizer_folder, weights_folder
+from longspan.loading.forms import form_of, from_folder, from_gguf
+from longspan.loading.gguf import ENDING, tokenizer_folder
 from longspan.loading.names import path_of
-from longspan.machine.cpu import multiplies_bfloat16
 from longspan.methods import Method
 from longspan.methods.keywords import SETTINGS, configured
 from longspan.rope import Angles
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "bfloat16", "float16")
-WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # forms that are dtypes
-PACKED = ("as-is", "int8", "int4")
 _HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # "model" or "owner/model"
 _JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
@@ -55,8 +53,8 @@ def load(
             checkpoint's; for packed weights it is bfloat16 on a device that multiplies it natively, else float32.
         weights: the form of the matrices in memory. ``"as-is"``: of a GGUF file the codes that it has, of another model
             what its checkpoint has. ``"int8"``, ``"int4"``: rounded to codes in groups of 32. ``"fp32"``, ``"bf16"``,
-            ``"fp16"``: numbers of this type, which ``dtype`` says as well. ``"auto"``: ``"as-is"``, unless ``dtype`` is
-            given for a GGUF file: then it is dequantised.
+            ``"fp16"``: numbers of this type, which ``dtype`` says as well. ``"auto"``: ``"as-is"``; a GGUF file is
+            dequantised if ``dtype`` is given, on a GPU, without a compiler, and if it holds a mixture of experts.
         device: as of torch; ``"auto"`` is a CUDA GPU if there is one, else the CPU.
         quiet: show no progress; else bars are shown if stderr is a terminal.
         options: further ones of ``longspan.extend``, parameters of the method among them.
@@ -113,102 +111,23 @@ def load_model(
         raise LongspanError(
             f"--dtype must be one of auto, {', '.join(DTYPES)}, not {dtype!r}{did_you_mean(dtype, ['auto', *DTYPES])}"
         )
-    weights, dtype = _form(weights, dtype)
+    weights, dtype = form_of(weights, dtype)
     quiet_transformers()
     torch_device = check_device(device)
     source = path_of(name)
     _check_path(source)
     with _loading(source, name), _bars(quiet):
         if is_gguf(source):
-            folder, model = _from_gguf(Path(source), weights, dtype, torch_device, quiet, bare)
+            folder, model = from_gguf(Path(source), weights, dtype, torch_device, quiet, bare)
             model.config._name_or_path = source  # what a document states as its model's source
         else:
-            folder, model = source, _from_folder(source, weights, dtype, torch_device, bare)
+            folder, model = source, from_folder(source, weights, dtype, torch_device, bare)
         config_dict, _ = PreTrainedConfig.get_config_dict(folder)
     if window is None and not says_window(config_dict, model.config):
         raise LongspanError(
             f"{name}: its config.json has no max_position_embeddings; pass --window, its trained window in tokens"
         )
     return model.eval() if bare else model.to(torch_device).eval()
-
-
-def _form(weights: str, dtype: str) -> tuple[str, str]:
-    """The form of the matrices, one of ``PACKED`` or ``"auto"``, and the dtype that a form may stand for."""
-    forms = ("auto", *PACKED, *WEIGHTS)
-    if weights not in forms:
-        raise LongspanError(
-            f"--weights must be one of {', '.join(forms)}, not {weights!r}{did_you_mean(weights, forms)}"
-        )
-    if weights not in WEIGHTS:
-        return weights, dtype
-    if dtype not in ("auto", WEIGHTS[weights]):
-        raise LongspanError(
-            f"--weights {weights} is --dtype {WEIGHTS[weights]}, and --dtype says {dtype}; leave one out"
-        )
-    return "auto", WEIGHTS[weights]
-
-
-def _from_gguf(
-    file: Path, weights: str, dtype: str, device: torch.device, quiet: bool, bare: bool
-) -> tuple[str, transformers.PreTrainedModel]:
-    """The model of a GGUF file, and the folder of its copy."""
-    from transformers import AutoModelForCausalLM
-
-    if weights == "auto" and dtype == "auto" and is_quantised(file):
-        weights = "as-is"
-    if weights == "auto" or (weights == "as-is" and not is_quantised(file)):
-        folder = str(weights_folder(file, dtype, quiet=quiet))
-        if bare:
-            return folder, _bare(folder, dtype, {"attn_implementation": "sdpa"})
-        return folder, AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-    from longspan.loading.packed import packed_model
-
-    packed = packed_folder(file, weights, quiet=quiet)
-    computed = _computing_dtype(dtype, device)
-    if bare:
-        return str(packed), _bare(str(packed), computed, {"attn_implementation": "sdpa"})
-    return str(packed), packed_model(packed, weights, computed)
-
-
-def _from_folder(
-    source: str, weights: str, dtype: str, device: torch.device, bare: bool
-) -> transformers.PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
-    packs = weights in ("int8", "int4")
-    dtype = _computing_dtype(dtype, device) if packs else dtype
-    if bare:
-        return _bare(source, dtype, {})
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    if packs:
-        from longspan.loading.packed import pack
-
-        pack(model, weights)
-    return model
-
-
-def _computing_dtype(dtype: str, device: torch.device) -> str:
-    """What a model with packed matrices computes in: bfloat16 if the device multiplies it natively, unless told."""
-    if dtype != "auto":
-        return dtype
-    return "bfloat16" if device.type != "cpu" or multiplies_bfloat16() else "float32"
-
-
-def _bare(source: str, dtype: str, more: dict[str, str]) -> transformers.PreTrainedModel:
-    """A model without weights, with the config, the types and the generation config of one that has them."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
-
-    config = AutoConfig.from_pretrained(source)
-    own = getattr(config, "dtype", None) or torch.float32
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=own if dtype == "auto" else getattr(torch, dtype), **more
-        )
-    model.tie_weights()  # else shared weights count twice
-    with suppress(OSError):  # it has none of its own
-        model.generation_config = GenerationConfig.from_pretrained(source)
-    return model
 
 
 def load_tokenizer(name: str, model: transformers.PreTrainedModel | None = None) -> Any:

@@ -6,8 +6,9 @@ not dequantised.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -66,10 +67,12 @@ def convert(header: Header, config: Any, form: str, folder: Path) -> None:
         if tuple(map(int, reversed(tensor.shape))) != tuple(wanted):
             raise LongspanError(f"{header.file}: the file has in another shape what the model calls {target}")
         module = model.get_submodule(module_name)
-        if tensor.tensor_type.name in PLAIN or not (part == "weight" and takes(module)):
+        kept = form == "as-is" and tensor.tensor_type.name in PLAIN
+        if kept or part != "weight" or not _fits(module):
             state[target] = _processed(processor, name, _dequantised(tensor))
         else:
-            state |= _parts(module_name, _packed(processor, name, tensor, bits_of(form, module in ends)))
+            bits = bits_of(form, module in ends or isinstance(module, nn.Embedding))
+            state |= _parts(module_name, _packed(f"{header.file}: {name}", processor, name, tensor, bits))
         if sum(x.nbytes for x in state.values()) > _FILE_BYTES:
             _write(header, state, folder, written)
     _write(header, state, folder, written)
@@ -89,21 +92,20 @@ def _write(header: Header, state: dict[str, Tensor], folder: Path, written: set[
     for name, x in state.items():
         if x.is_floating_point() and not bool(x.isfinite().all()):
             raise LongspanError(f"{header.file}: {name} has numbers that are not finite; the file is damaged")
-    written |= set(state)
-    save_file(state, folder / _FILES.format(len(list(folder.iterdir()))))
-    state.clear()
+    if state:
+        written |= set(state)
+        save_file(state, folder / _FILES.format(len(list(folder.iterdir()))))
+        state.clear()
 
 
-def _packed(processor: Any, name: str, tensor: Any, bits: int | None) -> PackedMatrix:
+def _packed(label: str, processor: Any, name: str, tensor: Any, bits: int | None) -> PackedMatrix:
     """A tensor of blocks, its rows in the model's order."""
-    width, outs = map(int, tensor.shape)
+    outs = int(tensor.shape[1])
     order = _processed(processor, name, np.arange(outs, dtype=np.float32)[:, None])[:, 0].long()
     if not torch.equal(order.sort().values, torch.arange(outs)):
-        raise LongspanError(f"{name} cannot stay packed: transformers' reader changes its numbers; use --weights fp32")
+        raise LongspanError(f"{label} cannot stay packed: transformers' reader changes its numbers; use --weights fp32")
     found = packed_blocks(tensor.data, tensor.tensor_type.name) if bits is None else None
     if found is None:
-        if width % GROUP:
-            raise LongspanError(f"{name} cannot be packed: its rows of {width} are no multiple of {GROUP}")
         found = rounded(_dequantised(tensor), bits or 8)
     return found if torch.equal(order, torch.arange(outs)) else found.permuted(order)
 
@@ -167,17 +169,39 @@ def packed_model(folder: Path, form: str, dtype_name: str) -> PreTrainedModel:
                 packed = PackedMatrix(tensor, scales, tensors.get(f"{module_name}.minima"))
                 place(model, module_name, packed, dtype)
     head = model.get_output_embeddings()
-    if isinstance(head, nn.Linear) and head.weight.is_meta:  # the file has none of its own
+    if type(head) is nn.Linear and head.weight.is_meta:  # the file has none of its own
         tie(model)
     for module in model.modules():
         if any(buffer.is_meta for buffer in module.buffers(recurse=False)):  # those that no file has, such as angles
-            module._buffers |= {
-                name: torch.empty_like(x, device="cpu") for name, x in module.named_buffers(recurse=False)
-            }
+            own = dict(module.named_buffers(recurse=False))
+            module._buffers |= {name: torch.zeros_like(x, device="cpu") for name, x in own.items()}
+            for buffer in filter(torch.is_floating_point, module.buffers(recurse=False)):
+                buffer.fill_(torch.nan)
             model._init_weights(module)
+    lacking = [name for name, x in (*model.named_parameters(), *model.named_buffers()) if _lacks(x)]
+    if lacking:
+        raise LongspanError(f"{folder}: nothing says what {lacking[0]} is; use --weights fp32")
     model.generation_config = GenerationConfig.from_pretrained(folder)
-    setattr(model, PACKED_AS, form)
+    if any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
+        _mark(model, form)
     return model
+
+
+def _lacks(x: Tensor) -> bool:
+    return x.is_meta or (x.is_floating_point() and bool(x.isnan().any()))
+
+
+def _mark(model: PreTrainedModel, form: str) -> None:
+    """Let the model say its form; its packed weights are no checkpoint that transformers could load."""
+    setattr(model, PACKED_AS, form)
+    model.save_pretrained = partial(_not_saved, form)
+
+
+def _not_saved(form: str, *_: Any, **__: Any) -> None:
+    raise LongspanError(
+        f"transformers could not load packed weights ({form}); save the model that was loaded with weights='fp32' or "
+        "'bf16', and pack it when it is loaded"
+    )
 
 
 def _fixed(x: Tensor) -> nn.Parameter:
@@ -206,7 +230,7 @@ def pack(model: PreTrainedModel, form: str) -> None:
     """Round the matrices of a model in memory, one after the other; those whose rows are no multiple of 32 stay.
 
     Raises:
-        LongspanError: none can be packed, or the model is quantised already.
+        LongspanError: less than half of the weights can be packed, or the model is quantised already.
     """
     if getattr(model, "is_quantized", False):
         raise LongspanError("the weights are quantised already; load them as they are: --weights as-is")
@@ -214,15 +238,27 @@ def pack(model: PreTrainedModel, form: str) -> None:
     tied = head is not None and head.weight is embedding.weight
     ends = (embedding, head)
     found = [name for name, module in model.named_modules() if _fits(module) and not (tied and module is head)]
-    if not found:
-        raise LongspanError(f"no matrix of {type(model).__name__} is of a plain linear module with rows of 32 numbers")
+    numbers = {id(x): x.numel() for x in model.parameters()}
+    packed = sum(cast(Any, model.get_submodule(name)).weight.numel() for name in found)
+    if packed < sum(numbers.values()) / 2:
+        raise LongspanError(
+            f"--weights {form} packs matrices of plain linear modules with rows of 32 numbers, which are "
+            f"{packed / sum(numbers.values()):.0%} of the weights of {type(model).__name__}; the others, such as those "
+            "of experts, would stay as they are; leave --weights out"
+        )
     for name in tqdm(found, desc="Packing", unit="matrix"):
         module: Any = model.get_submodule(name)
         weight = module.weight.detach()
-        place(model, name, rounded(weight, bits_of(form, module in ends) or 8), weight.dtype)
+        place(
+            model,
+            name,
+            rounded(weight, bits_of(form, module in ends or isinstance(module, nn.Embedding)) or 8),
+            weight.dtype,
+        )
     if tied:
         tie(model)
-    setattr(model, PACKED_AS, form)
+    model.requires_grad_(False)
+    _mark(model, form)
 
 
 def _fits(module: Any) -> bool:

@@ -88,13 +88,12 @@ class PackedEmbedding(_Packed):
         dtype: of the rows.
     """
 
-    like: Tensor
-
     def __init__(self, matrix: PackedMatrix, dtype: torch.dtype, padding_idx: int | None = None) -> None:
         super().__init__(matrix)
         self.num_embeddings, self.embedding_dim = matrix.shape
         self.padding_idx = padding_idx
-        self.register_buffer("like", torch.empty(0, dtype=dtype), persistent=False)  # follows ``model.to(dtype)``
+        # A parameter of no numbers follows ``model.to(dtype)``, and says the model's dtype if no other one does.
+        self.like = nn.Parameter(torch.empty(0, dtype=dtype, device=matrix.codes.device), requires_grad=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Of ``[...]``: ``[..., embedding_dim]``."""

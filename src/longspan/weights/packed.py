@@ -45,23 +45,34 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int:
         """What it takes in memory, in bytes."""
-        return sum(part.nbytes for part in (self.codes, self.scales, self.minima) if part is not None)
+        return sum(part.nbytes for part in self._parts if part is not None)
 
     def numbers(self, dtype: torch.dtype = torch.float32, rows: Tensor | slice = slice(None)) -> Tensor:
         """Rows of the matrix, ``[n, K]``: multiplied and added in fp32, then rounded to ``dtype``."""
-        codes = self.codes[rows]
+        codes, scales, minima = (part if part is None else _rows(part, rows) for part in self._parts)
+        assert codes is not None and scales is not None
         if self.bits == 4:
             halves = codes.unflatten(1, (-1, GROUP // 2))
             codes = torch.cat([halves & 15, halves >> 4], dim=2).flatten(1)
-        found = codes.unflatten(1, (-1, self.group)).float() * self.scales[rows].float()[:, :, None]
-        if self.minima is not None:
-            found += self.minima[rows].float()[:, :, None]
+        found = codes.unflatten(1, (-1, self.group)).float() * scales.float()[:, :, None]
+        if minima is not None:
+            found += minima.float()[:, :, None]
         numbers: Tensor = found.flatten(1).to(dtype)
         return numbers
 
     def permuted(self, rows: Tensor) -> PackedMatrix:
         """The same rows in another order."""
-        return PackedMatrix(self.codes[rows], self.scales[rows], None if self.minima is None else self.minima[rows])
+        codes, scales, minima = (part if part is None else part[rows] for part in self._parts)
+        assert codes is not None and scales is not None
+        return PackedMatrix(codes, scales, minima)
+
+    @property
+    def _parts(self) -> tuple[Tensor | None, ...]:
+        return self.codes, self.scales, self.minima
+
+
+def _rows(part: Tensor, rows: Tensor | slice) -> Tensor:
+    return part[rows] if isinstance(rows, slice) else part.index_select(0, rows)  # which refuses negative ones
 
 
 def nibbles(codes: Tensor) -> Tensor:

@@ -23,15 +23,18 @@ def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None, *, impl:
     Args:
         x: ``[T, K]`` fp32, bf16 or fp16.
         matrix: ``[N, K]``, on x's device.
-        bias: ``[N]`` in x's dtype.
+        bias: ``[N]``.
         impl: see ``longspan.kernels.dispatch``.
 
     Returns:
         ``[T, N]`` in x's dtype.
 
     Raises:
+        TypeError: x has no numbers of a floating type.
         ValueError: the named implementation cannot run here.
     """
+    if not x.is_floating_point():
+        raise TypeError(f"a packed matrix is multiplied by floating numbers, not {x.dtype}: its weight has codes alone")
     found: Tensor = LINEAR.choose(impl, x.device, x, matrix).run(x, matrix, bias)
     return found
 

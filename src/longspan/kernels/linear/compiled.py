@@ -15,6 +15,7 @@ _VARIES = "x", "out", "bias", "inputs", "rows", "first"
 _CALL = _PACKED.first(*_VARIES)
 _FEW = 16  # rows up to which the codes are met as they are: more are faster by a matrix product of the numbers
 _ROOM = 16  # sums of groups come in whole vectors
+_GROUPS = 2048  # as MOST_GROUPS in packed.c
 _EACH = 16  # rows of the matrix of an item of the work
 
 
@@ -26,6 +27,8 @@ def unsupported_reason(x: Tensor, matrix: PackedMatrix) -> str | None:
         return f"no {x.dtype}"
     if torch.is_grad_enabled() and x.requires_grad:
         return "it does not support gradients"
+    if matrix.scales.shape[1] > _GROUPS:
+        return f"a row has more than {_GROUPS} scales"
     return cpu.unavailable_reason()
 
 
@@ -36,8 +39,10 @@ def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
     packed = _packed(matrix, x.dtype)
     if rows > _FEW:
         return torch_ops.by_parts(x, matrix, bias, lambda part: _numbers(matrix, packed, part, x.dtype))
-    out = torch.empty(rows, outs, dtype=x.dtype)
-    inputs = torch.empty(rows * (width + -(-matrix.scales.shape[1] // _ROOM) * _ROOM))
+    bias = bias if bias is None else bias.to(x.dtype).contiguous()
+    room = -(-matrix.scales.shape[1] // _ROOM) * _ROOM
+    out = torch.empty(rows, outs, dtype=x.dtype, device="cpu")
+    inputs = torch.empty(rows * (width + room), dtype=torch.float32, device="cpu")
     added = 0 if bias is None else bias.data_ptr()
     call = _CALL.pack(x.data_ptr(), out.data_ptr(), added, inputs.data_ptr(), rows, 0) + packed
     numbers = outs * width * matrix.bits // 32 * -(-rows // 4)
@@ -47,7 +52,7 @@ def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
 
 def _numbers(matrix: PackedMatrix, packed: bytes, rows: slice, dtype: torch.dtype) -> Tensor:
     count, width = rows.stop - rows.start, matrix.shape[1]
-    out = torch.empty(count, width, dtype=dtype)
+    out = torch.empty(count, width, dtype=dtype, device="cpu")
     cpu.run("packed_numbers", count, _CALL.pack(0, out.data_ptr(), 0, 0, 0, rows.start) + packed, count * width)
     return out
 

@@ -20,6 +20,7 @@ def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
 def by_parts(x: Tensor, matrix: PackedMatrix, bias: Tensor | None, numbers: Callable[[slice], Tensor]) -> Tensor:
     """``x · Wᵀ + bias``, where ``numbers`` gives some rows of W, ``[n, K]``, in x's dtype."""
     outs, width = matrix.shape
+    bias = bias if bias is None else bias.to(x.dtype)
     each = max(1, _NUMBERS // width)
     if outs <= each:
         return torch.nn.functional.linear(x, numbers(slice(0, outs)), bias)

@@ -1,0 +1,103 @@
+"""The form of a model's matrices in memory: numbers of a dtype, or codes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longspan.deferred import transformers
+from longspan.errors import LongspanError, did_you_mean
+from longspan.loading.gguf import packed_folder, read_header, weights_folder
+from longspan.machine.cpu import multiplies_bfloat16
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # forms that are dtypes
+PACKED = ("as-is", "int8", "int4")
+
+
+def form_of(weights: str, dtype: str) -> tuple[str, str]:
+    """The form of the matrices, one of ``PACKED`` or ``"auto"``, and the dtype that a form may stand for."""
+    forms = ("auto", *PACKED, *WEIGHTS)
+    if weights not in forms:
+        raise LongspanError(
+            f"--weights must be one of {', '.join(forms)}, not {weights!r}{did_you_mean(weights, forms)}"
+        )
+    if weights not in WEIGHTS:
+        return weights, dtype
+    if dtype not in ("auto", WEIGHTS[weights]):
+        raise LongspanError(
+            f"--weights {weights} is --dtype {WEIGHTS[weights]}, and --dtype says {dtype}; leave one out"
+        )
+    return "auto", WEIGHTS[weights]
+
+
+def from_gguf(
+    file: Path, weights: str, dtype: str, device: torch.device, quiet: bool, bare: bool
+) -> tuple[str, transformers.PreTrainedModel]:
+    """The model of a GGUF file, and the folder of its copy."""
+    from transformers import AutoModelForCausalLM
+
+    from longspan.kernels import cpu
+
+    header = read_header(file)
+    fast = device.type == "cpu" and cpu.unavailable_reason() is None  # else every token would unpack all of them
+    if weights == dtype == "auto" and fast and not header.has_experts:
+        weights = "as-is"
+    if weights == "auto" or (weights == "as-is" and not header.quantised):
+        folder = str(weights_folder(file, dtype, quiet=quiet))
+        if bare:
+            return folder, _bare(folder, dtype, {"attn_implementation": "sdpa"})
+        return folder, AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    from longspan.loading.packed import packed_model
+
+    packed = packed_folder(file, weights, quiet=quiet)
+    computed = _computing_dtype(dtype, device)
+    if bare:
+        return str(packed), _bare(str(packed), computed, {"attn_implementation": "sdpa"})
+    return str(packed), packed_model(packed, weights, computed)
+
+
+def from_folder(
+    source: str, weights: str, dtype: str, device: torch.device, bare: bool
+) -> transformers.PreTrainedModel:
+    """The model of a folder of transformers, or of a name on the hub."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    packs = weights in ("int8", "int4")
+    if bare:
+        return _bare(source, dtype, {})
+    if not packs:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    from longspan.loading.packed import pack
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")  # one rounding, not two
+    pack(model, weights)
+    return model.to(getattr(torch, _computing_dtype(dtype, device)))
+
+
+def _computing_dtype(dtype: str, device: torch.device) -> str:
+    """What a model with packed matrices computes in: bfloat16 if the device multiplies it natively, unless told."""
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device.type != "cpu" or multiplies_bfloat16() else "float32"
+
+
+def _bare(source: str, dtype: str, more: dict[str, str]) -> transformers.PreTrainedModel:
+    """A model without weights, with the config, the types and the generation config of one that has them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    config = AutoConfig.from_pretrained(source)
+    own = getattr(config, "dtype", None) or torch.float32
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=own if dtype == "auto" else getattr(torch, dtype), **more
+        )
+    model.tie_weights()  # else shared weights count twice
+    with suppress(OSError):  # it has none of its own
+        model.generation_config = GenerationConfig.from_pretrained(source)
+    return model
