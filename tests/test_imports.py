@@ -41,7 +41,9 @@ ALLOWED: dict[str, set[str]] = {
     "paged": (BELOW_ATTEND | {"attend"}) - {"calibration", "machine", "memory"},
     "model": BELOW_ATTEND | {"attend", "terminal"},
     "hf": BELOW_ATTEND | {"attend", "model", "terminal", "text"},
-    "loading": {"bundled", "deferred", "errors", "files", "hf", "install", "machine", "methods", "model", "rope"},
+    "weights": {"errors", "kernels"},
+    "loading": {"bundled", "deferred", "errors", "files", "hf", "install", "kernels", "machine", "methods", "model"}
+    | {"rope", "weights"},
 }
 # The same for parts above, by what they must not reach for.
 FORBIDDEN: dict[str, set[str]] = {"bundled": {"cli", "recording"}, "recording": {"cli", "bundled"}}

@@ -35,7 +35,7 @@ SERVERS = re.findall(r"^longspan serve (.*?) *(?:#.*)?$", commands(STARTS), re.M
 
 
 def test_there_are_three_servers_and_two_clients():
-    assert SERVERS == ["PATH --documents DIR", "PATH book.longspan", "bundled --demo"]
+    assert SERVERS == ["bundled --demo", "bundled book.longspan", "bundled --documents library"]
     assert ASKS.count(f"http://{PORT}") == 3 and len(blocks("python")) == 1 and blocks("python")[0].count(PORT) == 1
     pip = re.search(r"^pip install (.*)$", commands(STARTS), re.MULTILINE)
     assert pip is not None and shlex.split(pip[1], comments=True) == [".[serve]"]
@@ -46,7 +46,7 @@ def test_there_are_three_servers_and_two_clients():
 def test_the_commands_and_the_client(tmp_path):
     text = heldout_text()[:4_000]
     (tmp_path / "book.txt").write_text(text[:1_500] + NEEDLE + text[1_500:], encoding="utf-8")
-    served = Process(tmp_path / "documents", *shlex.split(SERVERS[2])[1:])
+    served = Process(tmp_path / "documents", *shlex.split(SERVERS[0])[1:])
     port = str(served.http.base_url).split("//")[1].strip("/")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)

@@ -13,9 +13,9 @@ from gguf import GGMLQuantizationType as Kind
 import longspan
 from longspan.kernels import cpu
 from longspan.kernels.linear import linear
+from longspan.kernels.linear.contract import PackedMatrix
 from longspan.weights.blocks import packed_blocks
 from longspan.weights.modules import PackedEmbedding, PackedLinear
-from longspan.weights.packed import PackedMatrix
 from longspan.weights.rounding import rounded
 
 SCALES = {  # where a block has fp16 numbers

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _NEEDED = ("accelerate", "gguf")  # what transformers' reader imports
 ENDING = ".gguf"
-PLAIN = ("F32", "F16", "BF16", "F64")  # tensors of numbers; all others are in blocks of codes
 
 
 def weights_folder(file: Path, dtype: str, *, quiet: bool = True) -> Path:

@@ -43,6 +43,7 @@ _FACTORS = "rope_freqs.weight"  # by which Llama 3 divides its frequencies
 # Rules by which byte-level tokenizers split a text before they merge, besides those that transformers knows.
 _AS_GPT2 = {"gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais"}
 _DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"}
+PLAIN = ("F32", "F16", "BF16", "F64")  # kinds of tensors of numbers; all others are in blocks of codes
 # Of a weight that stays packed. Scales of two parts become one in fp32; kinds that are not here become codes of int8.
 _BYTES = {"Q4_0": 0.625, "Q4_1": 0.625, "Q4_K": 0.75, "Q5_1": 1.125, "Q5_K": 1.25, "Q6_K": 1.25}
 _BYTES |= {"F32": 4, "F16": 4, "BF16": 4}

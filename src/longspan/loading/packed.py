@@ -13,18 +13,18 @@ from typing import Any, cast
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils.logging import tqdm
 
+from longspan import files
 from longspan.errors import LongspanError
-from longspan.loading.gguf import PLAIN
-from longspan.loading.header import Header
+from longspan.kernels.linear.contract import GROUP, PackedMatrix
+from longspan.loading.header import PLAIN, Header
 from longspan.weights import PACKED_AS
 from longspan.weights.blocks import packed_blocks
 from longspan.weights.modules import PackedEmbedding, PackedLinear, packed_module, takes
-from longspan.weights.packed import GROUP, PackedMatrix
 from longspan.weights.rounding import rounded
 
 FORMS = {"as-is": None, "int8": 8, "int4": 4}  # with the bits of a code
@@ -94,7 +94,7 @@ def _write(header: Header, state: dict[str, Tensor], folder: Path, written: set[
             raise LongspanError(f"{header.file}: {name} has numbers that are not finite; the file is damaged")
     if state:
         written |= set(state)
-        save_file(state, folder / _FILES.format(len(list(folder.iterdir()))))
+        files.write(folder / _FILES.format(len(list(folder.iterdir()))), save(state))
         state.clear()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longspan.weights.packed import PackedMatrix, nibbles
+from longspan.kernels.linear.contract import PackedMatrix, nibbles
 
 
 def packed_blocks(blocks: np.ndarray, kind: str) -> PackedMatrix | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.kernels.linear import linear
-from longspan.weights.packed import PackedMatrix
+from longspan.kernels.linear.contract import PackedMatrix
 
 _BITS = {torch.float16: torch.int16, torch.float32: torch.int32}
 _NUMBERS = {bits: numbers for numbers, bits in _BITS.items()}
@@ -70,7 +70,7 @@ class PackedLinear(_Packed):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of ``[..., in_features]``: ``[..., out_features]`` in the same dtype."""
+        """Of ``[..., K]``: ``[..., N]`` in the same dtype."""
         found = linear(x.reshape(-1, self.in_features), self.matrix, self.bias)
         return found.view(*x.shape[:-1], self.out_features)
 
@@ -96,7 +96,7 @@ class PackedEmbedding(_Packed):
         self.like = nn.Parameter(torch.empty(0, dtype=dtype, device=matrix.codes.device), requires_grad=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Of ``[...]``: ``[..., embedding_dim]``."""
+        """Of ids ``[B, T]``: ``[B, T, embedding_dim]``."""
         return self.matrix.numbers(self.like.dtype, ids.flatten()).view(*ids.shape, self.embedding_dim)
 
     def extra_repr(self) -> str:

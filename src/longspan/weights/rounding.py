@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longspan.errors import LongspanError
-from longspan.weights.packed import GROUP, PackedMatrix, nibbles
+from longspan.kernels.linear.contract import GROUP, PackedMatrix, nibbles
 
 _LARGEST = {4: 15, 8: 127}
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)  # of a group's range: a smaller one clips its ends, and rounds the rest finer

@@ -25,7 +25,7 @@ from longspan.model.unwrap import decoder_of
 _TOKENS = 12
 _PADS = 3  # padding that the first of two rows begins with
 _FAR_ABOVE = 8  # times a model's own noise that it may differ by: other roundings are as many, at other places
-_MOST_ALLOWED = 0.01  # more is not told from another attention
+_LEAST_ALLOWED, _MOST_ALLOWED = 1e-4, 0.01  # less is no rounding of activations; more may be another attention
 
 
 def hold_to_stock(model: PreTrainedModel, layers: list[Layer], impl: Impl) -> str | None:
@@ -58,7 +58,7 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer], impl: Impl) -> st
                 raise
             largest = _noise(model, layers)
             allowed = min(_FAR_ABOVE * largest, _MOST_ALLOWED)
-            if allowed <= tolerance(model.dtype):
+            if allowed <= _LEAST_ALLOWED:
                 raise
             _compare(model, layers, impl, implementation, implementation, allowed)
             return (

@@ -12,7 +12,7 @@ from torch import Tensor
 from longspan.kernels import backends
 from longspan.kernels.dispatch import Impl, Implementation, Kernel
 from longspan.kernels.linear import compiled, torch_ops
-from longspan.weights.packed import PackedMatrix
+from longspan.kernels.linear.contract import PackedMatrix
 
 __all__ = ["linear"]
 

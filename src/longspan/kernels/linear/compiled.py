@@ -7,8 +7,7 @@ from torch import Tensor
 
 from longspan.kernels import cpu
 from longspan.kernels.cpu.structs import ALL
-from longspan.kernels.linear import torch_ops
-from longspan.weights.packed import PackedMatrix
+from longspan.kernels.linear.contract import PackedMatrix, by_parts
 
 _PACKED = ALL["Packed"]
 _VARIES = "x", "out", "bias", "inputs", "rows", "first"
@@ -20,7 +19,7 @@ _EACH = 16  # rows of the matrix of an item of the work
 
 
 def unsupported_reason(x: Tensor, matrix: PackedMatrix) -> str | None:
-    """Why C cannot compute it here, or None."""
+    """Why C cannot compute it for x ``[T, K]``, or None."""
     if not x.is_cpu or not matrix.codes.is_cpu:
         return f"the tensors are on {x.device.type} and {matrix.codes.device.type}"
     if x.dtype not in cpu.KINDS:
@@ -33,12 +32,12 @@ def unsupported_reason(x: Tensor, matrix: PackedMatrix) -> str | None:
 
 
 def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
-    """See ``longspan.kernels.linear``."""
+    """``[T, K]`` to ``[T, N]``; see ``longspan.kernels.linear``."""
     outs, width = matrix.shape
     rows, x = x.shape[0], x.contiguous()
     packed = _packed(matrix, x.dtype)
     if rows > _FEW:
-        return torch_ops.by_parts(x, matrix, bias, lambda part: _numbers(matrix, packed, part, x.dtype))
+        return by_parts(x, matrix, bias, lambda part: _numbers(matrix, packed, part, x.dtype))
     bias = bias if bias is None else bias.to(x.dtype).contiguous()
     room = -(-matrix.scales.shape[1] // _ROOM) * _ROOM
     out = torch.empty(rows, outs, dtype=x.dtype, device="cpu")

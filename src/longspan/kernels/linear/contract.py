@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 GROUP = 32  # numbers that share a scale, unless a file has other groups
+_NUMBERS = 2**22  # of a part: it is in memory as numbers, whatever the size of the matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,3 +82,17 @@ def nibbles(codes: Tensor) -> Tensor:
     halves = codes.unflatten(1, (-1, 2, GROUP // 2))
     both: Tensor = halves[:, :, 0] | halves[:, :, 1] << 4
     return both.flatten(1)
+
+
+def by_parts(x: Tensor, matrix: PackedMatrix, bias: Tensor | None, numbers: Callable[[slice], Tensor]) -> Tensor:
+    """``x · Wᵀ + bias`` of ``[T, K]``, where ``numbers`` gives some rows of W, ``[n, K]``, in x's dtype."""
+    outs, width = matrix.shape
+    bias = bias if bias is None else bias.to(x.dtype)
+    each = max(1, _NUMBERS // width)
+    if outs <= each:
+        return torch.nn.functional.linear(x, numbers(slice(0, outs)), bias)
+    found = x.new_empty(x.shape[0], outs)
+    for first in range(0, outs, each):
+        rows = slice(first, min(first + each, outs))
+        found[:, rows] = torch.nn.functional.linear(x, numbers(rows), None if bias is None else bias[rows])
+    return found
