@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -51,7 +50,6 @@ def register(backend: Backend) -> Backend:
     """
     if backend.name == "auto" or BACKENDS.setdefault(backend.name, backend) is not backend:
         raise LongspanError(f"there is a backend {backend.name!r}; take another name")
-    _considered.cache_clear()
     return backend
 
 
@@ -63,15 +61,10 @@ def check_impl(impl: Impl) -> None:
 
 def considered(impl: Impl, device: torch.device) -> list[Backend]:
     """The backends that may run on a device, in the order in which they are tried."""
-    return _considered(impl, device.type)
-
-
-@cache
-def _considered(impl: Impl, device_type: str) -> list[Backend]:
     if impl != "auto":
         check_impl(impl)
         return [BACKENDS[impl]]
-    own, general = ([one for one in BACKENDS.values() if one.device == kind] for kind in (device_type, "any"))
+    own, general = ([one for one in BACKENDS.values() if one.device == kind] for kind in (device.type, "any"))
     return own + general
 
 
