@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, TorchAoConfig
+from transformers.models.llama import modeling_llama
 
 import longspan
 from longspan.bundled import FOLDER, heldout_text
@@ -109,3 +110,48 @@ def test_fused_attention_is_refused_in_one_line():
     with pytest.raises(AttachError, match="QuantAttentionFused computes attention by itself") as raised:
         longspan.extend(model, "dca")
     assert "\n" not in str(raised.value)
+
+
+class Noisy(nn.Module):
+    """A projection whose output moves with its input's last digit, as far as a code of 8 bits moves it."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        out = self.inner(x)
+        return out + 1e-3 * out.abs().max() * torch.sin(1e9 * out)
+
+
+def noisy(dtype=torch.float32):
+    torch.manual_seed(0)
+    model = make("llama").to(dtype)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj = Noisy(layer.self_attn.o_proj)
+    return model
+
+
+def test_a_model_that_rounds_activations_attaches_with_a_note():
+    (note,) = longspan.extend(noisy(), "dca").warnings
+    assert "rounds activations" in note
+
+
+@pytest.mark.parametrize("make_model", [noisy, lambda: make("llama")], ids=["noisy", "exact"])
+@pytest.mark.parametrize("gain", [0.97, 1.03])
+def test_noise_does_not_let_another_attention_pass(monkeypatch, make_model, gain):
+    def changed(own):
+        def attention(*args, **kwargs):
+            found = own(*args, **kwargs)
+            return (found[0] * gain, *found[1:]) if isinstance(found, tuple) else found * gain
+
+        return attention
+
+    for place, name in (
+        (torch.nn.functional, "scaled_dot_product_attention"),
+        (modeling_llama, "eager_attention_forward"),
+    ):
+        monkeypatch.setattr(place, name, changed(getattr(place, name)))
+    model = make_model()
+    with pytest.raises(AttachError, match="differs from the stock model"):
+        longspan.extend(model, "dca", impl="compiled")
