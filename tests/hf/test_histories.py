@@ -43,7 +43,7 @@ class History(RuleBasedStateMachine):
     def begin(self, pads, seed):
         self.free[0] = 10**12
         self.cache = longspan.new_cache(self.model)
-        self.pads, self.seed = pads, 1000 * seed
+        self.pads, self.seed, self.kept = pads, 1000 * seed, 0  # inputs that are kept, and so can be dropped anywhere
         self.ids, self.stops = torch.empty(len(pads), 0, dtype=torch.int64), []
         self.give(30)
 
@@ -54,6 +54,7 @@ class History(RuleBasedStateMachine):
         self.ids = torch.cat((self.ids, new), dim=1)
         self.stops += [past + tokens - n for n in range(guesses, -1, -1)]
         self.cache.calls.guesses = guesses
+        self.kept = min(64, self.kept + tokens)
         return self.run(self.model, self.cache, past, past + tokens)
 
     def run(self, model, cache, start, stop):
@@ -90,9 +91,10 @@ class History(RuleBasedStateMachine):
         try:
             self.cache.crop(-tokens)
         except longspan.CacheError as error:
-            assert "whose inputs are gone" in str(error) and tokens > 64
+            assert "whose inputs are gone" in str(error) and tokens > self.kept
             assert self.cache.get_seq_length() == held
             return
+        self.kept = max(self.kept - tokens, 0)
         self.ids, self.stops = self.ids[:, :left], [*(x for x in self.stops if x < left), *([left] if left else [])]
         if not left:
             self.give(12)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from longspan.bundled import FOLDER, heldout_text
-from support.serving import KEY, NEEDLE
+from support.serving import KEY
 from support.serving_process import Process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -44,8 +44,7 @@ def test_there_are_three_servers_and_two_clients():
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("curl") is None or shutil.which("bash") is None, reason="there is no curl or no bash")
 def test_the_commands_and_the_client(tmp_path):
-    text = heldout_text()[:4_000]
-    (tmp_path / "book.txt").write_text(text[:1_500] + NEEDLE + text[1_500:], encoding="utf-8")
+    (tmp_path / "book.txt").write_text(heldout_text()[:2_000], encoding="utf-8")
     served = Process(tmp_path / "documents", *shlex.split(SERVERS[0])[1:])
     port = str(served.http.base_url).split("//")[1].strip("/")
     (tmp_path / "bin").mkdir()
@@ -59,7 +58,7 @@ def test_the_commands_and_the_client(tmp_path):
 
     said = run("bash", "-e", "-c", commands(ASKS).replace(PORT, port))
     events = [json.loads(line.removeprefix("data: ")) for line in said if line.startswith("data: ")]
-    assert events[-1]["status"] == "ready" and events[-1]["name"] == "book.txt"
+    assert events[-1]["status"] == "ready" and events[-1]["name"] == "key.txt"
     assert KEY in json.loads(said[-1])["choices"][0]["message"]["content"]
 
     printed = "\n".join(run(sys.executable, "-c", blocks("python")[0].replace(PORT, port)))
@@ -70,8 +69,8 @@ def test_the_commands_and_the_client(tmp_path):
 
 @pytest.mark.long
 def test_a_server_of_a_folder(tmp_path):
-    model, option, documents = SERVERS[0].split()
-    assert (model, option, documents) == ("PATH", "--documents", "DIR")
-    served = Process(tmp_path / "DIR", model=str(FOLDER))
+    model, option, documents = SERVERS[2].split()
+    assert (model, option) == ("bundled", "--documents")
+    served = Process(tmp_path / documents, model=str(FOLDER))
     assert served.http.get("/v1/models").json()["data"][0]["id"] == str(FOLDER)
     assert served.end() == (0, "")
