@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -35,6 +34,7 @@ from longspan.memory import KVTier
 from longspan.memory.quantised import BLOCK
 from longspan.methods import DCA, Method
 from longspan.methods.parse import written
+from longspan.model.auto import tell
 from longspan.model.unwrap import runnable
 from longspan.model.window import window_of
 from longspan.rope import Angles
@@ -285,7 +285,7 @@ def _attach(model: PreTrainedModel, method: Any, tokens: int, options: dict[str,
             words = f"that is {tokens:,} tokens of the text and {_ROOM:,} for questions and answers"
     extend(model, method, **{**options, "length": length})
     if words is not None:
-        print(f"longspan auto: {words}", file=sys.stderr)
+        tell(words)
     _refuse_longer(model, tokens)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from longspan.hf.threads import alone
 from longspan.kernels.banded import Impl
 from longspan.memory import KVTier
 from longspan.methods import Method
+from longspan.model.auto import tell
 from longspan.model.layer import Layer
 from longspan.model.report import Report
 from longspan.model.unwrap import unwrap
@@ -103,7 +103,7 @@ def extend(
             raise
         _attach(inner, Attachment(inner, attender, layers, report))
         if report.reason is not None:
-            print(f"longspan auto: {report.method.name}: {report.reason}", file=sys.stderr)
+            tell(f"{report.method.name}: {report.reason}")
         return report
 
 

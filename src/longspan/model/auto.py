@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from longspan.machine.memory import SHARE
@@ -98,3 +100,9 @@ def kv_bytes_per_token(method: Method, window: int, layers: Sequence[Layer]) -> 
     """Bytes of keys and values for a token under a resolved method, over all layers whose cache grows."""
     own = method.stored_rotations(window)
     return sum(describe(layer, 1 if layer.rope is None else own).kv_bytes_per_token for layer in layers)
+
+
+def tell(words: str) -> None:
+    """Say on stderr what was chosen and why; a log that is full or closed ends nothing."""
+    with suppress(OSError):
+        print(f"longspan auto: {words}", file=sys.stderr)
