@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import longspan
+from longspan.kernels import cpu
 from longspan.loading.models import load_model
 from longspan.weights.modules import PackedEmbedding, PackedLinear
 from support.hf_models import build, make
@@ -99,6 +100,15 @@ def test_rows_that_no_group_fits_are_refused(tmp_path):
     build("llama", sizes).save_pretrained(tmp_path)
     with pytest.raises(longspan.LongspanError, match="rows of 32"):
         load_model(str(tmp_path), weights="int8")
+
+
+def test_a_machine_without_the_kernel_is_told(saved):
+    with cpu.disabled(), pytest.warns(UserWarning, match="each token unpacks"):
+        model = load_model(saved("llama"), weights="int8", dtype="float32")
+    ids = torch.randint(2, 90, (1, 5))
+    with cpu.disabled():
+        by_torch = logits(model, ids)
+    torch.testing.assert_close(by_torch, logits(model, ids), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])

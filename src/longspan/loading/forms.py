@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +11,17 @@ from longspan.deferred import transformers
 from longspan.errors import LongspanError, did_you_mean
 from longspan.loading.gguf import packed_folder, read_header, weights_folder
 from longspan.machine.cpu import multiplies_bfloat16
+from longspan.weights import FORMS
 
 if TYPE_CHECKING:
     import torch
 
 WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # forms that are dtypes
-PACKED = ("as-is", "int8", "int4")
 
 
 def form_of(weights: str, dtype: str) -> tuple[str, str]:
-    """The form of the matrices, one of ``PACKED`` or ``"auto"``, and the dtype that a form may stand for."""
-    forms = ("auto", *PACKED, *WEIGHTS)
+    """The form of the matrices, one of ``FORMS`` or ``"auto"``, and the dtype that a form may stand for."""
+    forms = ("auto", *FORMS, *WEIGHTS)
     if weights not in forms:
         raise LongspanError(
             f"--weights must be one of {', '.join(forms)}, not {weights!r}{did_you_mean(weights, forms)}"
@@ -40,11 +41,8 @@ def from_gguf(
     """The model of a GGUF file, and the folder of its copy."""
     from transformers import AutoModelForCausalLM
 
-    from longspan.kernels import cpu
-
     header = read_header(file)
-    fast = device.type == "cpu" and cpu.unavailable_reason() is None  # else every token would unpack all of them
-    if weights == dtype == "auto" and fast and not header.has_experts:
+    if weights == dtype == "auto" and _slow_because(device) is None and not header.has_experts:
         weights = "as-is"
     if weights == "auto" or (weights == "as-is" and not header.quantised):
         folder = str(weights_folder(file, dtype, quiet=quiet))
@@ -53,6 +51,7 @@ def from_gguf(
         return folder, AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
     from longspan.loading.packed import packed_model
 
+    _say_if_slow(device)
     packed = packed_folder(file, weights, quiet=quiet)
     computed = _computing_dtype(dtype, device)
     if bare:
@@ -72,11 +71,27 @@ def from_folder(
         return _bare(source, dtype, {})
     if not packs:
         return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    from longspan.loading.packed import pack
+    from longspan.weights.models import pack
 
+    _say_if_slow(device)
     model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")  # one rounding, not two
     pack(model, weights)
     return model.to(getattr(torch, _computing_dtype(dtype, device)))
+
+
+def _slow_because(device: torch.device) -> str | None:
+    """Why no kernel multiplies packed matrices here, so that every token unpacks all of them; None if one does."""
+    from longspan.kernels import cpu
+
+    return cpu.unavailable_reason() if device.type == "cpu" else f"the kernel is for a CPU, not {device.type}"
+
+
+def _say_if_slow(device: torch.device) -> None:
+    reason = _slow_because(device)
+    if reason is not None:
+        warnings.warn(
+            f"each token unpacks all packed weights, which is slow ({reason}); --weights bf16 does not", stacklevel=2
+        )
 
 
 def _computing_dtype(dtype: str, device: torch.device) -> str:

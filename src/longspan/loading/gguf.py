@@ -65,7 +65,7 @@ def packed_folder(file: Path, form: str, *, quiet: bool = True) -> Path:
     """A folder with a GGUF file's model for ``loading.packed.packed_model``; made once and kept.
 
     Args:
-        form: of ``loading.packed.FORMS``.
+        form: of ``longspan.weights.FORMS``.
 
     Raises:
         LongspanError: as ``weights_folder``; or a matrix cannot stay packed.

@@ -152,7 +152,7 @@ class Header:
         return any("_exps." in name for name in self.names)
 
     def packed_bytes(self, form: str) -> int:
-        """About how many bytes the weights take packed in a form, of ``loading.packed.FORMS``."""
+        """About how many bytes the weights take packed in a form, of ``longspan.weights.FORMS``."""
         each = {"int8": 1.0625, "int4": 0.625}
         return int(
             sum(

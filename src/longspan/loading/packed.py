@@ -1,4 +1,4 @@
-"""Models whose matrices stay packed: a GGUF file's blocks as they are, or any model's matrices in int8 or int4.
+"""GGUF files converted to packed matrices, and opened.
 
 transformers' reader says what a GGUF file's tensors are called and what it does to their values; only the matrices are
 not dequantised.
@@ -6,9 +6,8 @@ not dequantised.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +19,13 @@ from transformers.utils.logging import tqdm
 
 from longspan import files
 from longspan.errors import LongspanError
-from longspan.kernels.linear.contract import GROUP, PackedMatrix
+from longspan.kernels.linear.contract import PackedMatrix
 from longspan.loading.header import PLAIN, Header
-from longspan.weights import PACKED_AS
 from longspan.weights.blocks import packed_blocks
-from longspan.weights.modules import PackedEmbedding, PackedLinear, packed_module, takes
+from longspan.weights.models import bits_of, fits, mark, place, tie
+from longspan.weights.modules import PackedEmbedding, PackedLinear
 from longspan.weights.rounding import rounded
 
-FORMS = {"as-is": None, "int8": 8, "int4": 4}  # with the bits of a code
 _FILES = "packed-{:03}.safetensors"
 _FILE_BYTES = 2**29  # about as many are in memory at a time while a file is converted
 
@@ -40,7 +38,7 @@ def convert(header: Header, config: Any, form: str, folder: Path) -> None:
 
     Args:
         config: of the model.
-        form: of ``FORMS``.
+        form: of ``longspan.weights.FORMS``.
 
     Raises:
         LongspanError: the file has a tensor that the model has no place for, lacks one, or holds mixtures of experts.
@@ -68,10 +66,10 @@ def convert(header: Header, config: Any, form: str, folder: Path) -> None:
             raise LongspanError(f"{header.file}: the file has in another shape what the model calls {target}")
         module = model.get_submodule(module_name)
         kept = form == "as-is" and tensor.tensor_type.name in PLAIN
-        if kept or part != "weight" or not _fits(module):
+        if kept or part != "weight" or not fits(module):
             state[target] = _processed(processor, name, _dequantised(tensor))
         else:
-            bits = bits_of(form, module in ends or isinstance(module, nn.Embedding))
+            bits = bits_of(form, module, ends)
             state |= _parts(module_name, _packed(f"{header.file}: {name}", processor, name, tensor, bits))
         if sum(x.nbytes for x in state.values()) > _FILE_BYTES:
             _write(header, state, folder, written)
@@ -79,12 +77,6 @@ def convert(header: Header, config: Any, form: str, folder: Path) -> None:
     _check(header, model, written, placed)
     config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
-
-
-def bits_of(form: str, is_end: bool) -> int | None:
-    """Of the codes of a matrix; None keeps its own. An error of embeddings or of the head is one of every token."""
-    bits = FORMS[form]
-    return 8 if bits is not None and is_end else bits
 
 
 def _write(header: Header, state: dict[str, Tensor], folder: Path, written: set[str]) -> None:
@@ -183,7 +175,7 @@ def packed_model(folder: Path, form: str, dtype_name: str) -> PreTrainedModel:
         raise LongspanError(f"{folder}: nothing says what {lacking[0]} is; use --weights fp32")
     model.generation_config = GenerationConfig.from_pretrained(folder)
     if any(isinstance(module, PackedLinear | PackedEmbedding) for module in model.modules()):
-        _mark(model, form)
+        mark(model, form)
     return model
 
 
@@ -191,75 +183,7 @@ def _lacks(x: Tensor) -> bool:
     return x.is_meta or (x.is_floating_point() and bool(x.isnan().any()))
 
 
-def _mark(model: PreTrainedModel, form: str) -> None:
-    """Let the model say its form; its packed weights are no checkpoint that transformers could load."""
-    setattr(model, PACKED_AS, form)
-    model.save_pretrained = partial(_not_saved, form)
-
-
-def _not_saved(form: str, *_: Any, **__: Any) -> None:
-    raise LongspanError(
-        f"transformers could not load packed weights ({form}); save the model that was loaded with weights='fp32' or "
-        "'bf16', and pack it when it is loaded"
-    )
-
-
 def _fixed(x: Tensor) -> nn.Parameter:
     fixed = nn.Parameter(x, requires_grad=False)
     fixed._is_hf_initialized = True  # type: ignore[attr-defined]  # so that transformers does not draw it anew
     return fixed
-
-
-def place(model: PreTrainedModel, name: str, matrix: PackedMatrix, dtype: torch.dtype) -> None:
-    """Put a packed matrix in the place of a module's."""
-    model.set_submodule(name, packed_module(model.get_submodule(name), matrix, dtype))
-
-
-def tie(model: PreTrainedModel) -> None:
-    """Let the head have the embeddings' matrix."""
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if isinstance(embedding, PackedEmbedding):
-        shared = PackedLinear(embedding.matrix, head.bias)
-        shared.share(embedding)
-        model.set_output_embeddings(shared)
-    else:
-        head.weight = embedding.weight
-
-
-def pack(model: PreTrainedModel, form: str) -> None:
-    """Round the matrices of a model in memory, one after the other; those whose rows are no multiple of 32 stay.
-
-    Raises:
-        LongspanError: less than half of the weights can be packed, or the model is quantised already.
-    """
-    if getattr(model, "is_quantized", False):
-        raise LongspanError("the weights are quantised already; load them as they are: --weights as-is")
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    tied = head is not None and head.weight is embedding.weight
-    ends = (embedding, head)
-    found = [name for name, module in model.named_modules() if _fits(module) and not (tied and module is head)]
-    numbers = {id(x): x.numel() for x in model.parameters()}
-    packed = sum(cast(Any, model.get_submodule(name)).weight.numel() for name in found)
-    if packed < sum(numbers.values()) / 2:
-        raise LongspanError(
-            f"--weights {form} packs matrices of plain linear modules with rows of 32 numbers, which are "
-            f"{packed / sum(numbers.values()):.0%} of the weights of {type(model).__name__}; the others, such as those "
-            "of experts, would stay as they are; leave --weights out"
-        )
-    for name in tqdm(found, desc="Packing", unit="matrix"):
-        module: Any = model.get_submodule(name)
-        weight = module.weight.detach()
-        place(
-            model,
-            name,
-            rounded(weight, bits_of(form, module in ends or isinstance(module, nn.Embedding)) or 8),
-            weight.dtype,
-        )
-    if tied:
-        tie(model)
-    model.requires_grad_(False)
-    _mark(model, form)
-
-
-def _fits(module: Any) -> bool:
-    return takes(module) and not module.weight.shape[1] % GROUP

@@ -104,13 +104,8 @@ class PackedEmbedding(_Packed):
         return f"{self.num_embeddings}, {self.embedding_dim}, bits={self.matrix.bits}"
 
 
-def takes(module: nn.Module | None) -> bool:
-    """Whether a module's matrix can be packed: it is a plain linear or embedding one."""
-    return type(module) in (nn.Linear, nn.Embedding)
-
-
 def packed_module(module: nn.Module, matrix: PackedMatrix, dtype: torch.dtype) -> PackedLinear | PackedEmbedding:
-    """What takes the place of a module that ``takes`` allows."""
+    """What takes the place of a linear or an embedding module."""
     if isinstance(module, nn.Embedding):
         return PackedEmbedding(matrix, dtype, module.padding_idx)
     assert isinstance(module, nn.Linear)

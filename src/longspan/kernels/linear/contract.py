@@ -44,11 +44,6 @@ class PackedMatrix:
         """How many numbers share a scale."""
         return self.shape[1] // self.scales.shape[1]
 
-    @property
-    def nbytes(self) -> int:
-        """What it takes in memory, in bytes."""
-        return sum(part.nbytes for part in self._parts if part is not None)
-
     def numbers(self, dtype: torch.dtype = torch.float32, rows: Tensor | slice = slice(None)) -> Tensor:
         """Rows of the matrix, ``[n, K]``: multiplied and added in fp32, then rounded to ``dtype``."""
         codes, scales, minima = (part if part is None else _rows(part, rows) for part in self._parts)
