@@ -147,7 +147,7 @@ def packed_model(folder: Path, form: str, dtype_name: str) -> PreTrainedModel:
     """
     dtype: torch.dtype = getattr(torch, dtype_name)
     model = _empty(AutoConfig.from_pretrained(folder), dtype)
-    for path in sorted(folder.glob(_FILES.format(0).replace("000", "*"))):
+    for path in sorted(folder.glob("packed-*.safetensors")):
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
         for name, tensor in tensors.items():

@@ -63,8 +63,8 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer], impl: Impl) -> st
             _compare(model, layers, impl, implementation, implementation, allowed)
             return (
                 "the model rounds activations, as int8 quantisation does: if the inputs of its attention layers change "
-                f"in their last digit, the outputs change by {largest:.1e} of the largest entry, and longspan's differ by "
-                f"no more than {allowed:.1e}"
+                f"in their last digit, the outputs change by {largest:.1e} of the largest entry, and longspan's differ "
+                f"by no more than {allowed:.1e}"
             )
     return None
 
