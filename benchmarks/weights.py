@@ -3,13 +3,14 @@
     python benchmarks/weights.py NOVELS --model smollm2      # writes results/weights/smollm2.json; goes on if stopped
     python benchmarks/weights.py NOVELS --model qwen-coder --read 3 --asked 0 --forms fp32:float32 as-is:bfloat16
 
-The model is the stock one, inside its window. Perplexity is of the last tokens of each text, whose first half is read
-before them.
+The model attends as the stock one does, inside its window. Perplexity is of the last tokens of each text, whose first
+half is read before them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from math import exp
 from pathlib import Path
@@ -26,8 +27,8 @@ from planted import COUNT, Texts
 
 OUT = Path(__file__).parent / "results" / "weights"
 MARKS = "<!-- weights -->", "<!-- /weights -->"
-FORMS = (("fp32", "float32"), ("bf16", "bfloat16"), *(("as-is", x) for x in ("float32", "bfloat16")),
-         *((form, x) for form in ("int8", "int4") for x in ("float32", "bfloat16")))  # fmt: skip
+PACKED = (("as-is", "int8", "int4"), ("float32", "mixed", "bfloat16"))
+FORMS = (("fp32", "float32"), ("bf16", "bfloat16"), *itertools.product(*PACKED))
 NAMES = {"smollm2": "SmolLM2-135M-Instruct", "qwen-coder": "Qwen2.5-Coder-0.5B-Instruct"}
 LENGTH, FACTS_LENGTH, ANSWER = 2048, 4096, 24  # tokens
 
@@ -35,7 +36,7 @@ LENGTH, FACTS_LENGTH, ANSWER = 2048, 4096, 24  # tokens
 def loss(model: Any, ids: torch.Tensor) -> float:
     """The mean over the second half of ``[T]`` tokens."""
     half = len(ids) // 2
-    with torch.no_grad():
+    with torch.no_grad(), longspan.extended(model, "full"):  # which keeps keys and values as the dtype says
         logits = model(ids[None], logits_to_keep=len(ids) - half + 1).logits[0, :-1].float()
     return float(torch.nn.functional.cross_entropy(logits, ids[half:]))
 
@@ -63,6 +64,7 @@ def table(results: Path = OUT) -> list[str]:
     lines = [f"| {' | '.join(head)} |", "| --- | --- | --- |" + " ---: |" * 3]
     for path in sorted(results.glob("*.json")):
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        rows.sort(key=lambda one: FORMS.index((one["form"], one["dtype"])))
         exact = next(one["losses"] for one in rows if one["form"] == "fp32")
         for one in rows:
             ratio = exp(fmean(a - b for a, b in zip(one["losses"], exact, strict=True)))

@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "attend": BELOW_ATTEND - {"machine"},
     "paged": (BELOW_ATTEND | {"attend"}) - {"calibration", "machine", "memory"},
     "model": BELOW_ATTEND | {"attend", "terminal"},
-    "hf": BELOW_ATTEND | {"attend", "model", "terminal", "text"},
+    "hf": BELOW_ATTEND | {"attend", "model", "terminal", "text", "weights"},
     "weights": {"errors", "kernels"},
     "loading": {"bundled", "deferred", "errors", "files", "hf", "install", "kernels", "machine", "methods", "model"}
     | {"rope", "weights"},

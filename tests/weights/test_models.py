@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import longspan
+from longspan import LongspanError
 from longspan.kernels import cpu
 from longspan.loading.models import load_model
 from longspan.weights.modules import PackedEmbedding, PackedLinear
@@ -79,6 +80,43 @@ def test_every_method_runs_on_it(method):
             found.append([read.logits, model(ids[:, -1:], past_key_values=read.past_key_values).logits])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", sorted(longspan.METHODS))
+def test_mixed_is_float32_but_for_what_it_names(method):
+    """Beyond the window its logits are those of float32 within the roundings of its products, read at once or later."""
+    ids = torch.randint(2, 2000, (1, 600), generator=torch.Generator().manual_seed(0))
+    found = {}
+    for dtype in ("float32", "mixed"):
+        model = load_model("bundled", weights="int8", dtype=dtype, device="cpu")
+        assert model.dtype == torch.float32
+        report = longspan.extend(model, method, length=700)
+        assert not any("rounds activations" in note for note in report.warnings)  # which the trial does without
+        with torch.no_grad():
+            cache = longspan.new_cache(model)
+            read = model(ids[:, :-1], past_key_values=cache, logits_to_keep=1).logits
+            found[dtype] = torch.cat([read, model(ids[:, -1:], past_key_values=cache).logits], dim=1)
+        kept = {layer.store.lying[0].dtype for layer in cache.layers}
+        assert kept == {torch.float16 if dtype == "mixed" else torch.float32}
+        found[dtype, "bytes"] = report.kv_bytes_per_token
+    assert found["mixed", "bytes"] * 2 == found["float32", "bytes"]
+    most = 0.03 * float(found["float32"].abs().max())
+    torch.testing.assert_close(found["mixed"], found["float32"], rtol=0, atol=most)
+    assert not torch.equal(found["mixed"], found["float32"])
+
+
+def test_keys_beyond_float16_are_told(saved):
+    model = load_model(saved("qwen2"), weights="int8", dtype="mixed", device="cpu")
+    longspan.extend(model, "dca")
+    model.model.layers[1].self_attn.k_proj.bias.data += 1e5
+    with pytest.raises(LongspanError, match=r"layers\.1.*65,504.*dtype='float32'"):
+        logits(model, torch.randint(2, 90, (1, 9)))
+
+
+@pytest.mark.parametrize(("weights", "device", "words"), [("fp32", "cpu", "leave one out"), ("auto", "cpu", "int8")])
+def test_mixed_needs_packed_weights(saved, weights, device, words):
+    with pytest.raises(LongspanError, match=words):
+        load_model(saved("llama"), weights=weights, dtype="mixed", device=device)
 
 
 @pytest.mark.parametrize(

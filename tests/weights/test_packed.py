@@ -108,6 +108,19 @@ def test_products_are_those_of_the_numbers(shape, rows, dtype, impl):
     assert found.dtype == dtype and (found.double() - truth).abs().max() <= budget
 
 
+@pytest.mark.parametrize("rows", [16, 17, 40])
+@pytest.mark.parametrize("impl", ["auto", "torch"])
+def test_many_rows_may_be_multiplied_in_a_narrower_dtype(rows, impl):
+    w = matrix(4, outs=30_000)  # of more than one part
+    x, bias = torch.randn(rows, w.shape[1]), torch.randn(w.shape[0])
+    exact, found = linear(x, w, bias, impl=impl), linear(x, w, bias, torch.bfloat16, impl=impl)
+    low = x.bfloat16() @ w.numbers(torch.bfloat16).T
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, exact if rows <= 16 else low.float() + bias, rtol=1e-5, atol=1e-5)
+    wide = x.bfloat16()
+    assert torch.equal(linear(wide, w, bias, torch.bfloat16, impl=impl), linear(wide, w, bias, impl=impl))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_row_is_the_same_beside_others(shape, threads):

@@ -38,7 +38,11 @@ CalibrationFile = Annotated[
 ]
 Window = Annotated[int | None, typer.Option(help="The trained window in tokens; default: from the config.", min=1)]
 Dtype = Annotated[
-    str, typer.Option(help="The dtype to compute in: float32, bfloat16 or float16; auto keeps the checkpoint's.")
+    str,
+    typer.Option(
+        help="The dtype to compute in: float32, bfloat16, float16 or, for packed weights on a CPU, mixed; auto keeps "
+        "the checkpoint's, and is mixed for packed weights."
+    ),
 ]
 Weights = Annotated[
     str,

@@ -23,7 +23,7 @@ from longspan.doctor.measuring import FIRST, NoEstimateError, Run, Say, measure
 from longspan.errors import AttachError, LongspanError, check_count, check_number
 from longspan.hf import Report, extended
 from longspan.hf.attach import examine
-from longspan.hf.calibration.check import fitting
+from longspan.hf.calibration.check import dtype_name, fitting
 from longspan.hf.preset import named, shipped_for
 from longspan.machine.memory import free_memory
 from longspan.memory import Tier
@@ -36,6 +36,7 @@ from longspan.model.placement import runs_on
 from longspan.model.unwrap import module_of
 from longspan.model.window import rope_types
 from longspan.selection import Everything
+from longspan.weights import PACKED_AS
 
 WINDOWS = 8  # of a text whose length was not given
 
@@ -118,7 +119,8 @@ def _model_facts(model: PreTrainedModel, stock: Report | None, refusal: str | No
     return ModelFacts(
         model=type(model).__name__,
         family=str(config.model_type),
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=dtype_name(model),
+        form=str(getattr(model, PACKED_AS, "")),
         device=str(model.device),
         weights=memory.weights_of(model),
         window=None if stock is None else stock.window,

@@ -23,7 +23,7 @@ class ModelFacts:
 
     Attributes:
         model, family: its class, and the type in its config.
-        dtype, device: of its weights. weights: their bytes.
+        dtype, device: what it computes in, and on. weights: their bytes. form: of packed ones, else empty.
         window, window_source: tokens that it was trained on, and the source of it; None if it cannot be extended.
         attached, stock: layers that a method runs in, and those that stay as they are.
         dual_chunks: the config's ``dual_chunk_attention_config``. rope_scaling: the config's scaled RoPE.
@@ -35,6 +35,7 @@ class ModelFacts:
     dtype: str
     device: str
     weights: int
+    form: str
     window: int | None
     window_source: str | None
     attached: tuple[int, ...]

@@ -87,7 +87,8 @@ def _machine(machine: Machine) -> Iterator[_Row]:
 
 def _model_facts(model_facts: ModelFacts, report: Report | None) -> Iterator[_Row]:
     yield "model", f"{model_facts.model} ({model_facts.family}), {model_facts.dtype} on {model_facts.device}"
-    yield "weights", size_of(model_facts.weights)
+    packed = f", packed {model_facts.form}" if model_facts.form else ""
+    yield "weights", size_of(model_facts.weights) + packed
     if model_facts.refusal is not None:
         yield Text("cannot be extended", "red"), model_facts.refusal
         return

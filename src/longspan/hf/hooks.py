@@ -244,11 +244,12 @@ class Attachment(NeverCopied):
         if running.cache is not cache or layer.norms is not None:
             refuse_strange(layer, running, cache)
         running.attended.append(layer.index)
+        given, (q, k, v) = q, (layer.rounded(x) for x in (q, k, v))
         store, padding = None if cache is None else cache.layers[layer.index].store, mask.padding
         rope, scale = cast(Rope, layer.rope), scaling(module, kwargs)
         call = LayerCall(rope, scale, padding, kwargs.get("softcap"), kwargs.get("s_aux"), layer.index, mask.state)
         if running.run is not None and store is not None:
-            return running.run(q, k, v, call, store).contiguous(), None
+            return running.run(q, k, v, call, store).to(given.dtype).contiguous(), None
         if self.observer is not None:
             self.observer(layer, q, k, v, padding)
         if isinstance(cache, LongspanCache) and padding != cache.padding:
@@ -257,9 +258,9 @@ class Attachment(NeverCopied):
             running.compare(padding, 0 if store is None else store.length, v.shape[2])
         run = each_guess_alone(self.attender.run, running.guesses) if running.guesses else self.attender.run
         if not torch.is_grad_enabled():
-            return run(q, k, v, call, store).contiguous(), None
+            return run(q, k, v, call, store).to(given.dtype).contiguous(), None
         with torch.no_grad():
-            out = run(q, k, v, call, store).contiguous()
+            out = run(q, k, v, call, store).to(given.dtype).contiguous()
         return interface.inference_only(out, q, k, v, *layer.weights(call.sinks)), None
 
     @untraced
@@ -336,8 +337,7 @@ class Attachment(NeverCopied):
             )
         if cache.owner() is not self._owner():
             raise CacheError("the cache was filled by another model; pass longspan.new_cache(model)")
-        ours = cache.attender
-        if ours is self.attender:
+        if (ours := cache.attender) is self.attender:
             return
         if (ours.method, ours.window) != (self.attender.method, self.attender.window):
             raise CacheError(

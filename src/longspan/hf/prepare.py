@@ -32,6 +32,7 @@ from longspan.model.report import Report
 from longspan.model.unwrap import refuse_other_kinds, unwrap, wrapper_note
 from longspan.model.window import refuse_moving_frequencies, trained_on
 from longspan.rope import Angles, Rope
+from longspan.weights import KEPT_AS
 
 
 def prepare(
@@ -81,6 +82,8 @@ def prepare(
     kernels, kernel_note = describe_kernels(impl, device)
     eager_note = hold_to_stock(model, layers, impl)
     attachable = [layer for layer in layers if layer.rope is not None]
+    for layer in attachable:
+        layer.keep_as(getattr(model, KEPT_AS, None))  # after the trial, which is of the attention alone
     if automatic:
         choice = choose(
             length,

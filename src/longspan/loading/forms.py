@@ -11,7 +11,7 @@ from longspan.deferred import transformers
 from longspan.errors import LongspanError, did_you_mean
 from longspan.loading.gguf import packed_folder, read_header, weights_folder
 from longspan.machine.cpu import multiplies_bfloat16
-from longspan.weights import FORMS
+from longspan.weights import FORMS, MIXED
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +42,11 @@ def from_gguf(
     from transformers import AutoModelForCausalLM
 
     header = read_header(file)
-    if weights == dtype == "auto" and _slow_because(device) is None and not header.has_experts:
+    if weights == "auto" and (dtype == MIXED or (dtype == "auto" and _fast(device) and not header.has_experts)):
         weights = "as-is"
-    if weights == "auto" or (weights == "as-is" and not header.quantised):
+    packs = weights != "auto" and (weights != "as-is" or header.quantised)
+    _refuse_mixed(dtype, device, packs)
+    if not packs:
         folder = str(weights_folder(file, dtype, quiet=quiet))
         if bare:
             return folder, _bare(folder, dtype, {"attn_implementation": "sdpa"})
@@ -52,11 +54,10 @@ def from_gguf(
     from longspan.loading.packed import packed_model
 
     _say_if_slow(device)
-    packed = packed_folder(file, weights, quiet=quiet)
-    computed = _computing_dtype(dtype, device)
+    packed, computed = packed_folder(file, weights, quiet=quiet), _computing_dtype(dtype, device)
     if bare:
         return str(packed), _bare(str(packed), computed, {"attn_implementation": "sdpa"})
-    return str(packed), packed_model(packed, weights, computed)
+    return str(packed), _computing(packed_model(packed, weights, _numbers(computed)), computed)
 
 
 def from_folder(
@@ -67,8 +68,9 @@ def from_folder(
     from transformers import AutoModelForCausalLM
 
     packs = weights in ("int8", "int4")
+    _refuse_mixed(dtype, device, packs)
     if bare:
-        return _bare(source, dtype, {})
+        return _bare(source, _computing_dtype(dtype, device) if packs else dtype, {})
     if not packs:
         return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     from longspan.weights.models import pack
@@ -76,7 +78,12 @@ def from_folder(
     _say_if_slow(device)
     model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")  # one rounding, not two
     pack(model, weights)
-    return model.to(getattr(torch, _computing_dtype(dtype, device)))
+    computed = _computing_dtype(dtype, device)
+    return _computing(model.to(getattr(torch, _numbers(computed))), computed)
+
+
+def _fast(device: torch.device) -> bool:
+    return _slow_because(device) is None
 
 
 def _slow_because(device: torch.device) -> str | None:
@@ -94,11 +101,37 @@ def _say_if_slow(device: torch.device) -> None:
         )
 
 
+def _refuse_mixed(dtype: str, device: torch.device, packs: bool) -> None:
+    if dtype == MIXED and device.type != "cpu":
+        raise LongspanError(f"--dtype {MIXED} is for a CPU, not {device.type}; take --dtype bfloat16")
+    if dtype == MIXED and not packs:
+        raise LongspanError(
+            f"--dtype {MIXED} is for packed weights, which these are not; add --weights int8 or int4, or take --dtype "
+            "float32"
+        )
+
+
 def _computing_dtype(dtype: str, device: torch.device) -> str:
-    """What a model with packed matrices computes in: bfloat16 if the device multiplies it natively, unless told."""
+    """What a model with packed matrices computes in, unless told."""
     if dtype != "auto":
         return dtype
-    return "bfloat16" if device.type != "cpu" or multiplies_bfloat16() else "float32"
+    return MIXED if device.type == "cpu" else "bfloat16"
+
+
+def _numbers(dtype: str) -> str:
+    """The dtype of a model's numbers outside of packed matrices."""
+    return "float32" if dtype == MIXED else dtype
+
+
+def _computing(model: transformers.PreTrainedModel, dtype: str) -> transformers.PreTrainedModel:
+    """Let a model with packed matrices compute so."""
+    if dtype == MIXED:
+        import torch
+
+        from longspan.weights.models import mix
+
+        mix(model, torch.float16, torch.bfloat16 if multiplies_bfloat16() else None)
+    return model
 
 
 def _bare(source: str, dtype: str, more: dict[str, str]) -> transformers.PreTrainedModel:
@@ -108,6 +141,7 @@ def _bare(source: str, dtype: str, more: dict[str, str]) -> transformers.PreTrai
 
     config = AutoConfig.from_pretrained(source)
     own = getattr(config, "dtype", None) or torch.float32
+    kept, dtype = dtype, _numbers(dtype)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
             config, dtype=own if dtype == "auto" else getattr(torch, dtype), **more
@@ -115,4 +149,4 @@ def _bare(source: str, dtype: str, more: dict[str, str]) -> transformers.PreTrai
     model.tie_weights()  # else shared weights count twice
     with suppress(OSError):  # it has none of its own
         model.generation_config = GenerationConfig.from_pretrained(source)
-    return model
+    return _computing(model, kept)

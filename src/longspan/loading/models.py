@@ -20,11 +20,12 @@ from longspan.loading.names import path_of
 from longspan.methods import Method
 from longspan.methods.keywords import SETTINGS, configured
 from longspan.rope import Angles
+from longspan.weights import MIXED
 
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", MIXED)
 _HUB_NAME = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*", re.ASCII)  # "model" or "owner/model"
 _JSON_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
@@ -49,8 +50,10 @@ def load(
         name: a GGUF file, a folder of transformers, a name on the hub, a name that ``longspan fetch`` knows, or
             ``"bundled"``.
         method: as ``longspan.extend`` takes it; None leaves the model as it is.
-        dtype: what the model computes in: ``"float32"``, ``"bfloat16"`` or ``"float16"``. ``"auto"`` keeps the
-            checkpoint's; for packed weights it is bfloat16 on a device that multiplies it natively, else float32.
+        dtype: what the model computes in: ``"float32"``, ``"bfloat16"`` or ``"float16"``. ``"mixed"``, for packed
+            weights on a CPU, is float32 with queries, keys and values in float16, half the memory; and many rows at
+            once meet a matrix in bfloat16, if the processor multiplies it natively. ``"auto"`` keeps the checkpoint's;
+            for packed weights it is ``"mixed"`` on a CPU, else bfloat16.
         weights: the form of the matrices in memory. ``"as-is"``: of a GGUF file the codes that it has, of another model
             what its checkpoint has. ``"int8"``, ``"int4"``: rounded to codes in groups of 32. ``"fp32"``, ``"bf16"``,
             ``"fp16"``: numbers of this type, which ``dtype`` says as well. ``"auto"``: ``"as-is"``; a GGUF file is

@@ -101,7 +101,7 @@ def describe_decoding(model: PreTrainedModel, attender: Attender, layers: Sequen
     for layer in layers:
         if layer.rope is not None:
             device = next(iter(devices_of(layer.module)), model.device)  # of several, each layer has its own
-            reason = attender.decode_reason(layer.rope, layer.index, model.dtype, device)
+            reason = attender.decode_reason(layer.rope, layer.index, layer.kept_as or model.dtype, device)
             reasons.setdefault(reason, []).append(layer.index)
     if model.device.type == "cuda" and reasons:
         reason = unrecordable(model, attender, layers, kv_tier)

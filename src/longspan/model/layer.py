@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longspan.errors import LongspanError
 from longspan.rope import Rope
 
 
@@ -32,6 +33,28 @@ class Layer:
     rope: Rope | None = None
     reason: str | None = None
     norms: tuple[nn.Module, nn.Module] | None = None
+    kept_as: torch.dtype | None = None  # what fp32 queries, keys and values are rounded to, if they are
+
+    def keep_as(self, dtype: torch.dtype | None) -> None:
+        """Round fp32 queries, keys and values to this dtype; None leaves them as they are."""
+        if dtype is not None and self.itemsize == torch.float32.itemsize:
+            self.kept_as, self.itemsize = dtype, dtype.itemsize
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Queries, keys or values, of any shape, as they are kept.
+
+        Raises:
+            LongspanError: they are beyond the range of that dtype.
+        """
+        if self.kept_as is None:
+            return x
+        found = x.to(self.kept_as)
+        if not float(torch.linalg.vector_norm(found, torch.inf)) < torch.inf:
+            raise LongspanError(
+                f"{self.name}: queries, keys or values are not finite, or beyond {torch.finfo(self.kept_as).max:,.0f}, "
+                f"the largest number of {self.kept_as}: load the model with dtype='float32' or 'bfloat16'"
+            )
+        return found
 
     def weights(self, sinks: Tensor | None) -> Iterator[Tensor]:
         """``sinks`` ``[H]`` and the parameters of the norms: what attention has beside queries, keys and values."""

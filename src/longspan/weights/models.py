@@ -12,7 +12,7 @@ from transformers.utils.logging import tqdm
 
 from longspan.errors import LongspanError
 from longspan.kernels.linear.contract import GROUP, PackedMatrix
-from longspan.weights import FORMS, PACKED_AS
+from longspan.weights import FORMS, KEPT_AS, PACKED_AS
 from longspan.weights.modules import PackedEmbedding, PackedLinear, packed_module
 from longspan.weights.rounding import rounded
 
@@ -76,6 +76,18 @@ def pack(model: PreTrainedModel, form: str) -> None:
         tie(model)
     model.requires_grad_(False)
     mark(model, form)
+
+
+def mix(model: PreTrainedModel, kept: torch.dtype, many: torch.dtype | None) -> None:
+    """Let a model in float32 keep queries, keys and values as ``kept``, and multiply many rows in ``many``.
+
+    The head multiplies in float32: its products are the logits themselves.
+    """
+    setattr(model, KEPT_AS, kept)
+    head = model.get_output_embeddings()
+    for module in model.modules():
+        if isinstance(module, PackedLinear) and module is not head:
+            module.many = many
 
 
 def mark(model: PreTrainedModel, form: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,22 +63,39 @@ class PackedLinear(_Packed):
     Args:
         matrix: ``[out_features, in_features]``.
         bias: ``[out_features]``, in the dtype of the inputs.
+
+    Attributes:
+        many: what many rows of fp32 are multiplied in; None is fp32.
     """
 
     def __init__(self, matrix: PackedMatrix, bias: nn.Parameter | None = None) -> None:
         super().__init__(matrix)
         self.out_features, self.in_features = matrix.shape
         self.bias = bias
+        self.many: torch.dtype | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Of ``[..., K]``: ``[..., N]`` in the same dtype."""
-        found = linear(x.reshape(-1, self.in_features), self.matrix, self.bias)
+        found = linear(x.reshape(-1, self.in_features), self.matrix, self.bias, self.many)
         return found.view(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         """Its sizes and the bits of its codes."""
         bias = self.bias is not None
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}, bits={self.matrix.bits}"
+
+
+@contextmanager
+def unrounded(model: nn.Module) -> Iterator[None]:
+    """Many rows are multiplied in the model's own dtype inside."""
+    narrow = [(x, x.many) for x in model.modules() if isinstance(x, PackedLinear) and x.many is not None]
+    for module, _ in narrow:
+        module.many = None
+    try:
+        yield
+    finally:
+        for module, many in narrow:
+            module.many = many
 
 
 class PackedEmbedding(_Packed):

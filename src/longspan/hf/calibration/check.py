@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel
 
 from longspan.attend import Ranks
@@ -13,6 +14,7 @@ from longspan.errors import CalibrationError
 from longspan.model.layer import Layer
 from longspan.model.parallel import own_part
 from longspan.model.weights import weights_hash
+from longspan.weights import KEPT_AS, MIXED
 
 
 def fitting(
@@ -57,5 +59,7 @@ def model_name(model: PreTrainedModel) -> str:
 
 
 def dtype_name(model: PreTrainedModel) -> str:
-    """``float32``, ``bfloat16`` and so on."""
+    """``float32``, ``bfloat16``, ``mixed`` and so on."""
+    if model.dtype == torch.float32 and hasattr(model, KEPT_AS):
+        return MIXED
     return str(model.dtype).removeprefix("torch.")

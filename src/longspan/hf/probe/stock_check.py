@@ -21,6 +21,7 @@ from longspan.methods import Full
 from longspan.model.layer import Layer
 from longspan.model.report import Report
 from longspan.model.unwrap import decoder_of
+from longspan.weights.modules import unrounded
 
 _TOKENS = 12
 _PADS = 3  # padding that the first of two rows begins with
@@ -42,7 +43,7 @@ def hold_to_stock(model: PreTrainedModel, layers: list[Layer], impl: Impl) -> st
         AttachError: a layer differs, or the model does not run on longspan's cache or with ``impl``; nothing stays
             attached.
     """
-    with run_for_outputs(model) as implementation:
+    with run_for_outputs(model) as implementation, unrounded(model):
         try:
             _compare(model, layers, impl, implementation, implementation)
         except AttachError:

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from longspan.kernels import cpu
 from longspan.kernels.cpu.structs import ALL
-from longspan.kernels.linear.contract import PackedMatrix, by_parts
+from longspan.kernels.linear.contract import FEW, PackedMatrix, by_parts
 
 _PACKED = ALL["Packed"]
 _VARIES = "x", "out", "bias", "inputs", "rows", "first"
 _CALL = _PACKED.first(*_VARIES)
-_FEW = 16  # rows up to which the codes are met as they are: more are faster by a matrix product of the numbers
 _ROOM = 16  # sums of groups come in whole vectors
 _GROUPS = 2048  # as MOST_GROUPS in packed.c
 _EACH = 16  # rows of the matrix of an item of the work
@@ -31,13 +30,13 @@ def unsupported_reason(x: Tensor, matrix: PackedMatrix) -> str | None:
     return cpu.unavailable_reason()
 
 
-def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None, many: torch.dtype | None) -> Tensor:
     """``[T, K]`` to ``[T, N]``; see ``longspan.kernels.linear``."""
     outs, width = matrix.shape
     rows, x = x.shape[0], x.contiguous()
+    if rows > FEW:  # faster by a matrix product of the numbers
+        return by_parts(x, matrix, bias, many, lambda part, dtype: _numbers(matrix, part, dtype))
     packed = _packed(matrix, x.dtype)
-    if rows > _FEW:
-        return by_parts(x, matrix, bias, lambda part: _numbers(matrix, packed, part, x.dtype))
     bias = bias if bias is None else bias.to(x.dtype).contiguous()
     room = -(-matrix.scales.shape[1] // _ROOM) * _ROOM
     out = torch.empty(rows, outs, dtype=x.dtype, device="cpu")
@@ -49,10 +48,11 @@ def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
     return out
 
 
-def _numbers(matrix: PackedMatrix, packed: bytes, rows: slice, dtype: torch.dtype) -> Tensor:
+def _numbers(matrix: PackedMatrix, rows: slice, dtype: torch.dtype) -> Tensor:
     count, width = rows.stop - rows.start, matrix.shape[1]
     out = torch.empty(count, width, dtype=dtype, device="cpu")
-    cpu.run("packed_numbers", count, _CALL.pack(0, out.data_ptr(), 0, 0, 0, rows.start) + packed, count * width)
+    call = _CALL.pack(0, out.data_ptr(), 0, 0, 0, rows.start) + _packed(matrix, dtype)
+    cpu.run("packed_numbers", count, call, count * width)
     return out
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+FEW = 16  # rows up to which a kernel may meet codes as they are
 GROUP = 32  # numbers that share a scale, unless a file has other groups
 _NUMBERS = 2**22  # of a part: it is in memory as numbers, whatever the size of the matrix
 
@@ -79,15 +80,29 @@ def nibbles(codes: Tensor) -> Tensor:
     return both.flatten(1)
 
 
-def by_parts(x: Tensor, matrix: PackedMatrix, bias: Tensor | None, numbers: Callable[[slice], Tensor]) -> Tensor:
-    """``x · Wᵀ + bias`` of ``[T, K]``, where ``numbers`` gives some rows of W, ``[n, K]``, in x's dtype."""
+def by_parts(
+    x: Tensor,
+    matrix: PackedMatrix,
+    bias: Tensor | None,
+    many: torch.dtype | None,
+    numbers: Callable[[slice, torch.dtype], Tensor],
+) -> Tensor:
+    """``x · Wᵀ + bias`` of ``[T, K]``, multiplied in ``many`` or else in x's dtype.
+
+    Args:
+        numbers: gives some rows of W, ``[n, K]``, in a dtype.
+    """
     outs, width = matrix.shape
+    factor = x if many is None else x.to(many)
     bias = bias if bias is None else bias.to(x.dtype)
+    fused = bias if many is None else None
     each = max(1, _NUMBERS // width)
     if outs <= each:
-        return torch.nn.functional.linear(x, numbers(slice(0, outs)), bias)
-    found = x.new_empty(x.shape[0], outs)
-    for first in range(0, outs, each):
-        rows = slice(first, min(first + each, outs))
-        found[:, rows] = torch.nn.functional.linear(x, numbers(rows), None if bias is None else bias[rows])
-    return found
+        found = torch.nn.functional.linear(factor, numbers(slice(0, outs), factor.dtype), fused).to(x.dtype)
+    else:
+        found = x.new_empty(x.shape[0], outs)
+        for first in range(0, outs, each):
+            rows = slice(first, min(first + each, outs))
+            own = None if fused is None else fused[rows]
+            found[:, rows] = torch.nn.functional.linear(factor, numbers(rows, factor.dtype), own)
+    return found if fused is bias else found.add_(bias)

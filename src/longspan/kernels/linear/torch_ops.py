@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from longspan.kernels.linear.contract import PackedMatrix, by_parts
 
 
-def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None, many: torch.dtype | None) -> Tensor:
     """``[T, K]`` to ``[T, N]``; see ``longspan.kernels.linear``."""
-    return by_parts(x, matrix, bias, lambda rows: matrix.numbers(x.dtype, rows))
+    return by_parts(x, matrix, bias, many, lambda rows, dtype: matrix.numbers(dtype, rows))

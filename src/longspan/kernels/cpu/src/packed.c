@@ -65,23 +65,11 @@ INLINE void codes_of(const char *from, const int bits, const int group, Wide *to
         for (int n = 0; n < group / WIDE; n++) to[n] = from_bytes(from + n * WIDE);
 }
 
-INLINE float one_of(const char *from, int64_t at, const int kind) {
-#ifdef __F16C__
-    if (kind == FP16) return _cvtsh_ss(((const uint16_t *)from)[at]);
-#endif
-    return load_one(from, at, kind);
-}
-
 /* Stored numbers as fp32. */
 INLINE void numbers_of(const char *from, int64_t count, const int kind, float *to) {
     int64_t n = 0;
-#ifdef __F16C__
-    if (kind == FP16)
-        for (; n + LANES <= count; n += LANES)
-            _mm256_storeu_ps(to + n, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)from + n))));
-#endif
     for (; n + LANES <= count; n += LANES) store(to + n, load(from + n * bytes_of(kind), kind));
-    for (; n < count; n++) to[n] = one_of(from, n, kind);
+    for (; n < count; n++) to[n] = load_one(from, n, kind);
 }
 
 INLINE float total(Wide x) {
@@ -181,8 +169,8 @@ int longspan_packed_numbers(const Packed *of, WorkQueue *queue) {
         for (int64_t g = 0; g < groups; g++) {
             Wide code[32 / WIDE];
             codes_of(codes + g * (group * bits / 8), bits, group, code);
-            const float scale = one_of(of->scales, at * groups + g, scale_kind);
-            const float minimum = of->minima ? one_of(of->minima, at * groups + g, scale_kind) : 0;
+            const float scale = load_one(of->scales, at * groups + g, scale_kind);
+            const float minimum = of->minima ? load_one(of->minima, at * groups + g, scale_kind) : 0;
             for (int n = 0; n < group / WIDE; n++) {
                 Wide x = code[n] * scale + minimum;
                 int64_t to = row * of->width + g * group + n * WIDE;

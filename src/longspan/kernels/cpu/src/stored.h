@@ -1,6 +1,16 @@
 /* Stored numbers as fp32, a vector at a time. Included for each size of vector: V of fp32, W of words, H of halves of
    words; NAME(x) is x for eight numbers and x16 for sixteen. */
 
+#ifndef __F16C__
+INLINE V NAME(of_fp16)(H stored) {
+    W wide = __builtin_convertvector(stored, W);
+    /* The exponent is moved to fp32's by a product, which makes subnormals right too; infinity, NaN have their own. */
+    W rest = wide & 0x7fff, infinite = (W)(rest >= 0x7c00);
+    V x = (V)(rest << 13) * 0x1p112f;
+    return (V)((infinite & (rest << 13 | 0x7f800000)) | (~infinite & (W)x) | (wide & 0x8000) << 16);
+}
+#endif
+
 INLINE V NAME(load)(const void *from, const int kind) {
     if (kind == FP32) {
         V x;
@@ -9,12 +19,8 @@ INLINE V NAME(load)(const void *from, const int kind) {
     }
     H stored;
     memcpy(&stored, from, sizeof stored);
-    W wide = __builtin_convertvector(stored, W);
-    if (kind == BF16) return (V)(wide << 16);
-    /* The exponent is moved to fp32's by a product, which makes subnormals right too; infinity, NaN have their own. */
-    W rest = wide & 0x7fff, infinite = (W)(rest >= 0x7c00);
-    V x = (V)(rest << 13) * 0x1p112f;
-    return (V)((infinite & (rest << 13 | 0x7f800000)) | (~infinite & (W)x) | (wide & 0x8000) << 16);
+    if (kind == BF16) return (V)(__builtin_convertvector(stored, W) << 16);
+    return NAME(of_fp16)(stored);
 }
 
 /* Two vectors of stored numbers. Of bf16 those at even and at odd places: a shift and a mask widen them where they lie,

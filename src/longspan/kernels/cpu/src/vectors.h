@@ -41,6 +41,10 @@ INLINE f8 larger(f8 a, f8 b) {
 #endif
 }
 
+#ifdef __F16C__
+#include <immintrin.h>
+INLINE f8 of_fp16(h8 stored) { return (f8)_mm256_cvtph_ps((__m128i)stored); }
+#endif
 #define V f8
 #define W u8
 #define H h8
@@ -59,6 +63,9 @@ INLINE uint16_t to_bf16(float x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+#ifdef __F16C__
+INLINE uint16_t to_fp16(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
+#else
 INLINE uint16_t to_fp16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -76,6 +83,7 @@ INLINE uint16_t to_fp16(float x) {
     bits += 0xfff + (bits >> 13 & 1);
     return sign | (uint16_t)((bits - 0x38000000) >> 13);
 }
+#endif
 
 INLINE float load_one(const void *from, int64_t at, const int kind) {
     if (kind == FP32) return ((const float *)from)[at];
@@ -125,6 +133,9 @@ typedef int32_t i16 __attribute__((vector_size(64)));
 typedef uint32_t u16 __attribute__((vector_size(64)));
 typedef uint16_t h16 __attribute__((vector_size(32)));
 
+#ifdef __F16C__
+INLINE f16 of_fp1616(h16 stored) { return (f16)_mm512_cvtph_ps((__m256i)stored); }
+#endif
 #define V f16
 #define W u16
 #define H h16
