@@ -44,6 +44,8 @@ def ask(
         Path | None, options.new_path("Write an HTML page with the sentences that each answer token attended to.")
     ] = None,
     verify: options.Verify = False,
+    weights: options.Weights = "auto",
+    allow_other_weights: options.OtherWeights = False,
     kv_tier: options.KvTier = "device",
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -58,7 +60,9 @@ def ask(
     )
     console = notes(quiet)
     with hushed(quiet):
-        opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
+        opened = open_with_model(
+            document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights
+        )
     stream = None if as_json else typed
     if passages or html is not None:
         answer, attended = opened.ask_attended(question, max_new_tokens, stream=stream, **writing)
@@ -101,8 +105,10 @@ def computed_as(facts: Facts, dtype: str, weights: str) -> tuple[str, str]:
     return known, facts.weights if dtype == weights == "auto" and facts.weights else weights
 
 
-def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str, device: str) -> Document:
-    """A document with the model that read it.
+def open_with_model(
+    path: Path, model: str | None, *, verify: bool, kv_tier: str, device: str, weights: str, others: bool
+) -> Document:
+    """A document with the model that read it, or with its other weights if ``others`` may answer.
 
     Raises:
         DocumentError: see ``Document.open``; or nothing says what the model was loaded from.
@@ -110,9 +116,10 @@ def open_with_model(path: Path, model: str | None, *, verify: bool, kv_tier: str
     from longspan.documents import Document
 
     name, facts = reader_of(path, model)
-    dtype, weights = computed_as(facts, "auto", "auto")
+    dtype, weights = computed_as(facts, "auto", weights)
     loaded = load_model(name, window=facts.window, dtype=dtype, weights=weights, device=device)
-    return Document.open(path, loaded, load_tokenizer(name, loaded), verify=verify, kv_tier=kv_tier)
+    tokenizer = load_tokenizer(name, loaded)
+    return Document.open(path, loaded, tokenizer, verify=verify, kv_tier=kv_tier, other_weights=others)
 
 
 def typed(text: str) -> None:

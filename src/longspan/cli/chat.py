@@ -37,6 +37,8 @@ def chat(
     seed: sampling.Seed = None,
     stop: sampling.Stop = None,
     verify: options.Verify = False,
+    weights: options.Weights = "auto",
+    allow_other_weights: options.OtherWeights = False,
     kv_tier: options.KvTier = "device",
     device: options.Device = "auto",
     as_json: options.Json = False,
@@ -54,7 +56,9 @@ def chat(
     )
     console, results = notes(quiet), notes(False)  # what a command was asked for is a result, whether quiet or not
     with hushed(quiet):
-        opened = open_with_model(document, model, verify=verify, kv_tier=kv_tier, device=device)
+        opened = open_with_model(
+            document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights
+        )
     say(console, f"{opened.tokens:,} tokens. {COMMANDS}")
     talk = Conversation(opened)
     for line in _lines(console):

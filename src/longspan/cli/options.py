@@ -70,6 +70,13 @@ DocumentArgument = Annotated[Path, typer.Argument(help="The folder of a document
 ReaderModel = Annotated[
     str | None, typer.Option(help="The model that read the document; default: the one that the document names.")
 ]
+OtherWeights = Annotated[
+    bool,
+    typer.Option(
+        "--allow-other-weights",
+        help="Take a document that other weights of the model read (--weights, --model), and say how far off they are.",
+    ),
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Compare all checksums of the document first.")]
 
 # Every command.

@@ -83,6 +83,7 @@ class Document:
         *,
         verify: bool = False,
         kv_tier: str = "device",
+        other_weights: bool = False,
     ) -> Document:
         """Open what ``save`` wrote; nothing of the keys and values is read yet.
 
@@ -93,13 +94,17 @@ class Document:
             model: extended with the document's method, or not extended; then it is, as the document says.
             verify: read all of it, and compare every checksum.
             kv_tier: as of ``longspan.extend``, for a model that is not extended.
+            other_weights: take a document that other weights of this model read, such as another quantisation. A
+                warning says how far its keys and values are from those of these weights. It cannot be saved.
 
         Raises:
             DocumentError: it is not there, damaged, or of another model, tokenizer or method; one line for each.
         """
         model = runnable(model)
         check_tokenizer(tokenizer)
-        folder, manifest, contents = open_document(path, model, tokenizer, verify=verify, kv_tier=kv_tier)
+        folder, manifest, contents = open_document(
+            path, model, tokenizer, verify=verify, kv_tier=kv_tier, other_weights=other_weights
+        )
         facts = manifest.facts
         return cls(
             model, tokenizer, contents,

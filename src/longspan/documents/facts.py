@@ -133,15 +133,19 @@ def _text_of(facts: Facts) -> str:
     return f"{shown(names)} of {facts.tokens:,} tokens"
 
 
-def refuse_others(kept: Facts, live: Facts) -> None:
-    """Raise ``DocumentError`` unless a document belongs to this model, tokenizer and method: one line a difference."""
+def refuse_others(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> None:
+    """Raise ``DocumentError`` unless a document belongs to this model, tokenizer and method: one line a difference.
+
+    Args:
+        besides: fields that may differ.
+    """
     lines, a, b = [], plain(kept), plain(live)
     for name, way_out in _HAVE_TO_MATCH.items():
         if name == "weights_sha256" and (
             (kept.dtype, kept.weights) != (live.dtype, live.weights) or a["config"] != b["config"]
         ):
             continue  # other numbers by themselves
-        if name in ("parameters", "angles") and kept.method != live.method:
+        if name in besides or (name in ("parameters", "angles") and kept.method != live.method):
             continue  # those of another method
         differ = [
             f"{_words(field)} is {shown(x)} in the document and {shown(y)} here"

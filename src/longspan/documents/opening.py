@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from longspan.documents.facts import facts_of, refuse_others
 from longspan.documents.folder import CALIBRATION, Folder, placed
 from longspan.documents.manifest import Manifest
 from longspan.documents.method import method_of
+from longspan.documents.other_weights import RELAXED, accept
 from longspan.documents.state import state_from
 from longspan.errors import DocumentError, LongspanError
 from longspan.hf import extend, restore
@@ -25,7 +27,13 @@ from longspan.hf.attach import attachment_of
 
 
 def open_document(
-    path: str | os.PathLike[str], model: PreTrainedModel, tokenizer: Any, *, verify: bool, kv_tier: str
+    path: str | os.PathLike[str],
+    model: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    verify: bool,
+    kv_tier: str,
+    other_weights: bool,
 ) -> tuple[str, Manifest, Contents]:
     """The folder, manifest and contents of a saved document, checked; see ``Document.open``."""
     folder = Folder(placed(path))
@@ -46,10 +54,14 @@ def open_document(
             layout=manifest.facts.layout,
         )
         try:
-            refuse_others(manifest.facts, live)
-            same = manifest.facts.machine == live.machine
-            assert manifest.canary is not None
-            check_canary(model, attachment, contents, manifest.canary, same_machine=same)
+            refuse_others(manifest.facts, live, RELAXED if other_weights else frozenset())
+            if manifest.facts.weights_sha256 != live.weights_sha256:
+                accept(model, attachment, contents)
+                contents = replace(contents, foreign=True)
+            else:
+                same = manifest.facts.machine == live.machine
+                assert manifest.canary is not None
+                check_canary(model, attachment, contents, manifest.canary, same_machine=same)
         except DocumentError as error:
             raise DocumentError("\n".join(f"{folder}: {line}" for line in str(error).splitlines())) from None
         undo.pop_all()

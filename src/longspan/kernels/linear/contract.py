@@ -105,4 +105,4 @@ def by_parts(
             rows = slice(first, min(first + each, outs))
             own = None if fused is None else fused[rows]
             found[:, rows] = torch.nn.functional.linear(factor, numbers(rows, factor.dtype), own)
-    return found if fused is bias else found.add_(bias)
+    return found if bias is None or fused is not None else found.add_(bias)
