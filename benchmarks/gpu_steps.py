@@ -51,12 +51,12 @@ STEPS: dict[str, Step] = {
     "layers": Step(("benchmarks/gpu.py", "--what", "layers", "--out", "{out}"), 8),
     "models": Step(("benchmarks/gpu.py", "--what", "models", "--out", "{out}"), 9),
     "million": Step(("benchmarks/gpu.py", "--what", "million", "--out", "{out}"), 7),
-    # The cells of the table on a CPU, in bf16; its tables at each length take seconds, so a stop leaves the short ones.
-    "quality": Step(
+    # The bundled model in bf16; each length takes seconds, so a stop leaves the short ones.
+    "passkeys": Step(
         (
             *("-c", _EVAL, "passkey,passkey-prose", "--model", "bundled", "--methods", _ROWS, "--quiet"),
             *("--lengths", "1x,2x,4x,8x,16x,64x", "--samples", "50", "--dtype", "bfloat16", "--device", "cuda"),
-            *("--out", "{out}/quality"),
+            *("--out", "{out}/passkeys"),
         ),
         9,
     ),
