@@ -19,7 +19,7 @@ from longspan_eval.errors import DataError
 from longspan_eval.journal import Journal
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import found, mean_of
-from longspan_eval.reproduce import PAPERS, esa
+from longspan_eval.reproduce import PAPERS
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.measures import Inspected
 from longspan_eval.reproduce.published import published
@@ -39,7 +39,10 @@ READS = {  # tables that have nothing without data, and a file of each
     ("dca", "table-5"): "scrolls/qasper/validation.jsonl",
     ("dca", "table-6"): "unseen/paper.txt",
     ("esa", "table-1"): "longbench/narrativeqa.jsonl",
+    ("esa", "table-6"): "files of `longbench/`",
+    ("esa", "table-9"): "files of `longbench/`",
 }
+LONG = {("esa", "table-3"), ("esa", "table-4")}  # tables of prompts that four windows of 128 tokens are too few for
 
 ALONE = {
     ("dca", "figure-2"),
@@ -98,7 +101,7 @@ def test_every_table_runs(paper, name, session, tmp_path):
     elif (paper, name) == ("esa", "figure-2"):
         assert "a calibration" in str(figures[0][1]) and "longspan calibrate" in figures[0][1].reason
     else:
-        assert len(measured) >= 2
+        assert len(measured) >= 2 or (paper, name) in LONG
     report = PaperReport(tmp_path, PAPERS[paper], session, [plan], "longspan reproduce", "cpu")
     text = report.write(samples)
     assert text == (tmp_path / "summary.md").read_text() and "/" + "work" not in text
@@ -123,7 +126,7 @@ def test_every_table_is_planned_at_the_papers_scale(paper, at_window):
 
 
 @pytest.mark.parametrize(
-    ("paper", "name"), [*sorted(READS.keys() - {("esa", "table-1")}), ("dca", "table-1"), ("esa", "table-6")]
+    ("paper", "name"), [*sorted(READS.keys() - {("esa", "table-1"), ("esa", "table-9")}), ("dca", "table-1")]
 )
 def test_with_data(paper, name, session, tmp_path):
     data = tmp_path / "data"
@@ -321,26 +324,9 @@ def test_stock_is_in_every_table_that_compares(paper, name, session, tmp_path):
             assert only == {"stock"}
 
 
-@pytest.mark.parametrize(("paper", "name"), [("longheads", "table-4"), ("esa", "table-5")])
-def test_what_the_model_can_do_at_all_stands_beside_ablations(paper, name, session):
-    inside = [cell for cell in plan_of(paper, name, session).cells if cell.row == INSIDE and cell.measures]
+def test_what_the_model_can_do_at_all_stands_beside_ablations(session):
+    inside = [cell for cell in plan_of("longheads", "table-4", session).cells if cell.row == INSIDE and cell.measures]
     assert inside and {measure.length for cell in inside for measure in cell.measures} == {session.subject.window}
-
-
-@pytest.mark.parametrize("table", esa.STAND_INS)
-def test_stand_ins_are_what_the_model_can_do(table, session):
-    assert set(esa.STAND_INS[table]) <= set(TASKS)
-    assert esa.stand_ins(session, table) == esa.STAND_INS[table][:2]
-    session.able = frozenset({"passkey-prose", "vt-2-hops"})
-    assert set(esa.stand_ins(session, table)) <= session.able and "passkey-prose" in esa.stand_ins(session, table)
-    names = {column.partition(",")[0] for column in columns_of(session, table)}
-    assert names & set(esa.STAND_INS[table]) == set(esa.stand_ins(session, table))
-    session.able = frozenset()
-    assert not {column.partition(",")[0] for column in columns_of(session, table)} & set(esa.STAND_INS[table])
-
-
-def columns_of(session, table):
-    return [cell.column for cell in plan_of("esa", table.lower().replace(" ", "-"), session).cells]
 
 
 def test_stock_answers_the_prompts_that_are_looked_at(session):
