@@ -8,12 +8,12 @@ import pytest
 
 from longspan.methods import LMInfinite, LongHeads
 from longspan_eval.datafile import SAMPLES
-from longspan_eval.passkey import TASK
 from longspan_eval.reproduce import longheads, longheads_methods
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.longheads_heads import split_lengths
 from longspan_eval.reproduce.longheads_takes import rows as takes_rows
 from longspan_eval.reproduce.texts import PG19_TEST, PG19_VALIDATION, PROOF_PILE
+from longspan_eval.tasks.passkey import TASK
 from support.tables import figures_of, made, measured, table_of
 
 

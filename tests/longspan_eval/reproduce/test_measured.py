@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longspan_eval import passkey
 from longspan_eval.cell import Cell
 from longspan_eval.generate import decode, prefill
 from longspan_eval.journal import Journal
@@ -22,7 +21,7 @@ from longspan_eval.sample import Sample
 from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import parse_spec, parse_specs
 from longspan_eval.studies.eval import Evaluation, spread
-from longspan_eval.tasks import TASKS
+from longspan_eval.tasks import TASKS, passkey
 from longspan_eval.windows import PERPLEXITY as TASK
 from longspan_eval.windows import find_windows
 

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from longspan_eval import passkey
-from longspan_eval.tasks import TASKS
+from longspan_eval.tasks import TASKS, passkey
 from longspan_eval.tasks.counting_stars import CountingStars
 from longspan_eval.tasks.multi_needle import MultiNeedle
 

@@ -17,10 +17,10 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from longspan_eval.passkey import number_complete
 from longspan_eval.task import Build, Example, Record, Score, Task
 from longspan_eval.tasks.fragments import check_asked, fitting, listed, opening, piece, too_few
 from longspan_eval.tasks.haystack import Hay, HaySource, Needle, hide, noise, noise_tail
+from longspan_eval.tasks.passkey import number_complete
 from longspan_eval.tasks.scores import first_integer, first_number, word_in_answer
 
 KV, NUMBER, PASSKEY, MATH_FIND = (f"infinitebench-{name}" for name in ("kv", "number", "passkey", "math-find"))

@@ -1,11 +1,11 @@
-"""The passkey task: exact lengths, whole needles, the same ending at every length, nothing scored twice, scores."""
+"""The passkey task: exact lengths, whole needles, the same ending at every length, nothing scored twice."""
 
 from __future__ import annotations
 
 import pytest
 
 from longspan_eval.filler import Filler, load_filler
-from longspan_eval.passkey import ANSWER_ROOM, build, score
+from longspan_eval.tasks.passkey import ANSWER_ROOM, build
 
 FILLERS = pytest.mark.parametrize("filler", ["noise", "prose"])
 
@@ -84,10 +84,10 @@ def test_the_token_after_the_passkey_is_not_scored(tokenizer):
 
 
 def test_a_text_shorter_than_the_prompt_is_read_round(tokenizer):
-    text = "Snow fell on the hills.\nNobody came.\n"
-    example = build(tokenizer, length=900, seed=1, filler="prose", text=text)
-    assert len(example.input_ids) == 900
-    assert tokenizer.decode(example.input_ids).count("Nobody came.") > 5
+    hay = Filler(tokenizer, "Snow fell on the hills.\nNobody came.\n")
+    assert tokenizer.decode(hay.before(3, 900)).count("Nobody came.") > 5
+    with pytest.raises(ValueError, match="empty"):
+        Filler(tokenizer, "")
 
 
 def test_a_filler_is_tokenized_once(tokenizer):
@@ -102,8 +102,7 @@ def test_a_filler_is_tokenized_once(tokenizer):
         ({"length": 300, "targets": 256}, "256 scored tokens takes 3"),
         ({"depth": 1.5}, "depth must lie in 0..1, not 1.5"),
         ({"filler": "music"}, "noise, prose, not 'music'"),
-        ({"filler": "noise", "text": "x"}, "use filler='prose'"),
-        ({"filler": "prose", "text": ""}, "empty"),
+        ({"record": {}}, "passkey is synthetic"),
     ],
 )
 def test_refuses_what_cannot_be_built(tokenizer, given, words):
@@ -125,26 +124,3 @@ def test_sentence_end_is_the_nearest(tokenizer, target):
     ends = [0, *(n + 1 for n, token in enumerate(ids) if tokenizer.decode([token]) == "."), len(ids)]
     found = hay.sentence_end(ids, target)
     assert found in ends and abs(found - target) == min(abs(end - target) for end in ends)
-
-
-@pytest.mark.parametrize(
-    ("prediction", "expected"),
-    [
-        (" 48213.", 1.0),
-        ("48213", 1.0),
-        ("it is 48213 and 11111", 1.0),
-        ("4821", 0.0),
-        ("482133", 0.0),
-        ("11111 48213", 0.0),
-        ("", 0.0),
-        ("none", 0.0),
-    ],
-)
-def test_score(prediction, expected):
-    assert score(prediction, ("48213",)) == expected
-    assert score(prediction, ["7", "48213"]) == expected
-
-
-def test_score_refuses_a_bare_string():
-    with pytest.raises(ValueError, match="sequence"):
-        score("4821", "48213")
