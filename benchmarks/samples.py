@@ -85,7 +85,7 @@ class Samples:
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(packed, self._folder / packed.name)
-        self._journal.forget(set(self._journal.samples))
+        self._journal.clear()
 
     def close(self) -> None:
         self._journal.close()

@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,18 +197,6 @@ def test_a_full_disk_costs_a_journal_the_last_sample_alone(tmp_path):
         journal._file = real
         journal.append("c", SAMPLE)
     assert list(journals.read_samples(path)) == ["a", "c"]
-
-
-def test_forgetting_on_a_full_disk_forgets_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "samples.jsonl"
-    with Journal(path) as journal:
-        journal.append("a", replace(SAMPLE, error="out of memory"))
-        journal.append("b", SAMPLE)
-        monkeypatch.setattr(files.os, "write", fails(errno.ENOSPC))
-        with pytest.raises(OSError, match="No space left"):
-            journal.forget({"a"})
-        monkeypatch.undo()
-    assert list(journals.read_samples(path)) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

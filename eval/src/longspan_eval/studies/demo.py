@@ -28,7 +28,7 @@ from longspan_eval.in_window import tasks_in_window
 from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import Reduce, count, perplexity
 from longspan_eval.report import charts, terminal
-from longspan_eval.report.depths import depth_panel
+from longspan_eval.report.depths import depth_panels
 from longspan_eval.run import measure as run_measure
 from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import CellPlan
@@ -177,7 +177,9 @@ def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = Fa
             console.print(terminal.totals(beyond, f"{title} beyond the window", bar))
     aside.print(f"\n  [dim]numbers[/]   {json_path}")
     title = f"Passkeys found in prose beyond a window of {window} tokens, {settings.prompts} a length"
-    _heat_map(plan, samples, title, out / "heatmap.png")
+    panels = depth_panels(plan, samples, lambda cell: cell.table == FOUND, lambda cell: cell.column)
+    words = {"x": "length, in windows of the model", "y": "depth of the passkey", "label": "passkeys found"}
+    charts.tiles(panels, title, out / "heatmap.png", across=5, **words)
     aside.print(f"  [dim]heat map[/]  {out / 'heatmap.png'}")
     aside.print(f"  [dim]took[/]      {time.perf_counter() - begun:.0f} seconds\n")
     return body
@@ -234,24 +236,6 @@ def _cells_json(plan: CellPlan, samples: Mapping[str, Sample]) -> list[dict[str,
 def _found_json(figure: Figure) -> dict[str, Any]:
     right = round(figure.value * figure.n) if figure.n else 0
     return {"n": figure.n, "found": right, "rate": figure.value, "interval": figure.interval}
-
-
-def _heat_map(plan: CellPlan, samples: Mapping[str, Sample], title: str, path: Path) -> None:
-    """A PNG of passkeys found by length and depth, a panel for each method."""
-    rows: dict[str, list[tuple[Cell, Figure, list[Sample]]]] = {}
-    heads = list(dict.fromkeys(cell.column for cell in plan.cells))
-    for n, (cell, figure) in enumerate(plan.figures(samples)):
-        if cell.table == FOUND:
-            rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
-    charts.tiles(
-        [depth_panel(row, heads, own) for row, own in rows.items()],
-        title,
-        path,
-        across=5,
-        x="length, in windows of the model",
-        y="depth of the passkey",
-        label="passkeys found",
-    )
 
 
 def _introduction(model: PreTrainedModel, settings: DemoSettings, window: int, longest: int) -> RenderableType:
