@@ -24,8 +24,7 @@ from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.measures import Inspected
 from longspan_eval.reproduce.published import published
 from longspan_eval.reproduce.report import PaperReport, notes
-from longspan_eval.reproduce.session import PaperSession
-from longspan_eval.reproduce.table import Paper, PaperPlan, PaperTable, check_data, select
+from longspan_eval.reproduce.table import PaperPlan, PaperTable, check_data, select
 from longspan_eval.reproduce.texts import PG19_TEST, PG19_VALIDATION, PROOF_PILE
 from longspan_eval.run import in_process, measure
 from longspan_eval.spec import parse_spec
@@ -151,14 +150,6 @@ def test_with_data(paper, name, session, tmp_path):
         assert means and all(len(cell.measures) > 1 for cell in means)
 
 
-def test_a_broken_file_is_an_error_before_anything_is_measured(session, tmp_path):
-    (tmp_path / "leval").mkdir()
-    (tmp_path / "leval" / "tpo.jsonl").write_text('{"input": 1}\n')
-    session.data_dir = tmp_path
-    with pytest.raises(DataError, match=r"tpo\.jsonl, line 1"):
-        plan_of("dca", "table-4", session)
-
-
 def named(call, folder, files):
     """The files that ``call`` finds broken, each of which is mended for it to find the next one."""
     found = set()
@@ -206,73 +197,6 @@ def test_questions_without_a_paper(session, tmp_path):
     (tmp_path / "unseen" / "paper.txt").write_text(" ")
     with pytest.raises(DataError, match=r"paper\.txt: there is no text"):
         plan_of("dca", "table-6", session)
-
-
-def test_the_papers_own_questions_are_asked_where_there_are_none(session, tmp_path):
-    (tmp_path / "unseen").mkdir()
-    (tmp_path / "unseen" / "paper.txt").write_text("A paper on dual chunk attention.")
-    session.data_dir, session.max_length = tmp_path, None
-    cells = plan_of("dca", "table-6", session).cells
-    assert [len(cell.measures) for cell in cells if cell.column == "F1"] == [10, 10, 10]  # 6 easy and 4 hard ones
-    assert {cell.row for cell in cells} == {"stock", "dynamic NTK", "DCA"}
-
-
-class Killed(BaseException):
-    """What a signal is to the code that it ends."""
-
-
-def test_a_kill_and_resume_give_the_same(session, tmp_path, monkeypatch):
-    def without_times(samples):  # losses as the journal keeps them
-        return {k: (one.prediction, one.correct, f"{one.loss:.6f}", one.error) for k, one in samples.items()}
-
-    session.max_length = 2 * session.subject.window
-    plans = [few(select(PAPERS["longheads"], [name])[0], session) for name in ("table-1", "figure-4", "table-7")]
-    straight = quietly(plans, session, tmp_path / "straight.jsonl")
-    real, done, after = PaperSession.measure, [], 5
-
-    def dies(self, one):
-        if len(done) == after:
-            raise Killed
-        done.append(one)
-        return real(self, one)
-
-    monkeypatch.setattr(PaperSession, "measure", dies)
-    with pytest.raises(Killed):
-        quietly(plans, session, tmp_path / "killed.jsonl")
-    assert attachment_of(session.model) is None
-    monkeypatch.setattr(PaperSession, "measure", real)
-    with (tmp_path / "killed.jsonl").open("ab") as file:
-        file.write(b'{"key": "torn')
-    resumed = quietly(plans, session, tmp_path / "killed.jsonl")
-    assert len(resumed) > after and without_times(resumed) == without_times(straight)
-    for plan in plans:
-        assert texts(plan, straight) == texts(plan, resumed) and not plan.missing(resumed)
-
-
-def test_a_deadline_begins_nothing_new(session, tmp_path):
-    plan = plan_of("longheads", "figure-4", session)
-    samples = quietly([plan], session, tmp_path / "samples.jsonl", deadline=0.0)
-    assert not samples and set(texts(plan, samples)) == {"·", "n/a"}
-
-
-def test_full_attention_that_takes_too_long_is_marked(session, tmp_path, monkeypatch):
-    # Stock takes a second at 300 tokens; what it takes at 600 is known from that, also when a run is taken up again.
-    measured = []
-
-    def takes(self, one):
-        measured.append((one.spec.label, one.length))
-        return one.sample(seconds=one.length / 300, tokens=one.length)
-
-    monkeypatch.setattr(PaperSession, "measure", takes)
-    cells = [
-        Cell(row, f"{length}", found, passkeys(3, row, length)) for row in ("stock", "dca") for length in (300, 600)
-    ]
-    plan = PaperPlan(table_of(cells), session, max_full_seconds=1.5)
-    quietly([PaperPlan(table_of(cells[:1]), session)], session, tmp_path / "s.jsonl")
-    samples = quietly([plan], session, tmp_path / "s.jsonl")
-    assert [text.split(" ")[0] for text in texts(plan, samples)] == ["0%", "skipped", "0%", "0%"]
-    assert "about 2" in (said := plan.figure(1, samples).reason) and said.endswith("--max-full-seconds 1.5")
-    assert ("stock", 600) not in measured and measured.count(("dca", 600)) == 3
 
 
 def table_of(cells, **more):
@@ -367,9 +291,3 @@ def test_tables_are_selected_by_name():
         select(paper, ["nine"])
     with pytest.raises(LongspanError, match="table-1 is named twice"):
         select(paper, ["table-1", "table-1"])
-
-
-def test_names_are_told_apart():
-    for paper in PAPERS.values():
-        names = [name for table in paper.tables for name in table.names]
-        assert isinstance(paper, Paper) and len(set(names)) == len(names)

@@ -16,7 +16,6 @@ from longspan.methods import METHODS
 from longspan_eval import workers
 from longspan_eval.estimate import Pace
 from longspan_eval.schedule import CellPlan
-from longspan_eval.spec import parse_specs
 from longspan_eval.studies import demo
 from longspan_eval.subject import Subject
 
@@ -46,12 +45,6 @@ def test_settings_that_cannot_be():
     for bad in ({"prompts": 0}, {"multiples": ()}, {"methods": ()}, {"methods": ("magic",)}):
         with pytest.raises(LongspanError):
             demo.DemoSettings(**bad)
-
-
-def test_a_row_is_called_what_it_is_called_everywhere():
-    labels = [spec.label for spec in demo.DemoSettings().specs]
-    assert "longheads:score=bounds" in labels and "longheads" not in labels
-    assert labels == [spec.label for spec in parse_specs(list(demo.methods_shown()))]
 
 
 @pytest.fixture(scope="module")
