@@ -19,7 +19,6 @@ class Filler:
     """A text as tokens. One that is shorter than what is asked of it is read round again.
 
     Args:
-        tokenizer: a transformers tokenizer.
         text: paragraphs one to a line, or sentences in one line.
     """
 

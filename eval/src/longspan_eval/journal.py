@@ -56,9 +56,6 @@ class Journal:
     Args:
         path: made if it is not there. A last line that was cut off is removed.
 
-    Attributes:
-        samples: by key.
-
     Raises:
         LongspanError: another process writes to it, or it is damaged.
     """

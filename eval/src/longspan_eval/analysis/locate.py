@@ -14,11 +14,6 @@ def locate(tokenizer: Any, ids: Sequence[int], text: str) -> list[tuple[int, int
     The search compares decoded characters, since one text has several encodings; so the first and the last token of a
     span may also contain other characters.
 
-    Args:
-        tokenizer: a transformers tokenizer.
-        ids: the tokens.
-        text: the text to find.
-
     Raises:
         ValueError: ``text`` is empty.
     """

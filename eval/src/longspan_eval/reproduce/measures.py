@@ -105,7 +105,6 @@ class Timed(Measure):
         tokens: how many tokens are generated and timed, past the end of the answer too, so that all rows of a table
             generate as many; 0 for the prefill alone.
         implementation: transformers' attention, for the stock model.
-        kv_tier: where keys and values lie.
     """
 
     tokens: int = field(default=0, kw_only=True)

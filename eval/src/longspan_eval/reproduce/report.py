@@ -25,13 +25,7 @@ from longspan_eval.schedule import Samples
 
 @dataclass(frozen=True)
 class PaperReport:
-    """A run's folder, and what its files say besides the figures.
-
-    Attributes:
-        out: the folder.
-        command: makes the same tables.
-        processor: what computed them.
-    """
+    """A run's folder, and what its files say besides the figures."""
 
     out: Path
     paper: Paper

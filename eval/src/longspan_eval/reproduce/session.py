@@ -27,7 +27,6 @@ class PaperSession(Session):
     """A model, and how its tables are to be made.
 
     Attributes:
-        model, tokenizer, subject: the model where it is to run, its tokenizer, and what a sample depends on of them.
         scale: ``"paper"``: the paper's numbers of prompts; ``"quick"``: a few of each, for small models.
         samples: prompts a cell at most; None: as the scale says.
         max_length: cells of more tokens are left out, and say so; None: none is.

@@ -61,10 +61,8 @@ class DemoSettings:
     """The settings.
 
     Attributes:
-        prompts: prompts a cell.
         multiples: lengths, in windows of the model.
         methods: ``"stock"``, or names in ``METHODS``, with parameters if wanted (``"longheads:score=bounds"``).
-        seed: decides the prose and the passkeys.
     """
 
     prompts: int = 5

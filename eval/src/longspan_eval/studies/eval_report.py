@@ -31,15 +31,7 @@ SAID_UNTIMED = (
 
 @dataclass(frozen=True)
 class EvalReport:
-    """A run's folder and all that its files say besides the figures.
-
-    Attributes:
-        out: the folder.
-        command: makes the same table.
-        device: what computed it.
-        threads: of each process.
-        kv_tier: where extended models keep keys and values.
-    """
+    """A run's folder and all that its files say besides the figures."""
 
     out: Path
     study: Evaluation

@@ -36,12 +36,9 @@ class HiddenDigits:
     """Digits in noise.
 
     Attributes:
-        name: the task's.
         lines: so many lines of noise; None: as many as fill the length.
         thing: what the digits are called.
-        memorize: words of the instruction.
         new_tokens: the most tokens of an answer.
-        draw: the digits.
     """
 
     name: str
@@ -97,7 +94,6 @@ class KeyValues:
     """A JSON object of UUIDs, and one of its keys.
 
     Attributes:
-        name: the task's.
         pairs: so many; None: as many as fill the length.
     """
 
@@ -156,7 +152,6 @@ class MathFind:
     or 0. A list made to length has an odd number of numbers if the median is asked for, so that it is whole.
 
     Attributes:
-        name: the task's.
         numbers: so many; None: as many as fill the length.
     """
 

@@ -31,10 +31,7 @@ class LongBenchDataset:
     """LongBench's facts of a dataset.
 
     Attributes:
-        name: as its file is called.
-        summary: one line.
         new_tokens: the most tokens of an answer.
-        score: its metric.
         in_e: whether LongBench-E has it.
         chat: whether a chat model gets its template.
         until: when an answer is complete whatever follows.

@@ -46,12 +46,9 @@ def build(
     """A prompt that takes ``length`` tokens together with ``answer_room`` more for the answer.
 
     Args:
-        tokenizer: a transformers tokenizer.
         length: tokens.
         seed: decides the passkey, the place in the text, and the depth if it is None.
         depth: where the passkey goes, 0 to 1; it is moved to the nearest end of a sentence, whole.
-        record: none; the task is synthetic.
-        name: the task's, for what is raised.
         filler: what it is hidden in: ``"noise"``, the sentences of the original task, or ``"prose"``.
         answer_room: tokens left free.
         targets: how many of the last tokens of the text are scored. The one right after the passkey is not, if it
