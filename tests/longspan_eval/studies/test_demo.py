@@ -78,7 +78,7 @@ def test_says_what_it_measured(ran):
 
 @pytest.mark.parametrize("can", [True, False])
 def test_facts_are_asked_for_where_the_model_can_answer_them(monkeypatch, can):
-    monkeypatch.setattr(demo, "tasks_in_window", lambda: (demo.FACTS,) if can else ())
+    monkeypatch.setattr(demo, "facts_asked", lambda: can)
     cells = demo.cells(demo.DemoSettings(prompts=3, multiples=(1, 4), methods=("stock", "dca")), 512)
     assert {cell.table for cell in cells} == {demo.FOUND, demo.SURPRISE} | ({demo.FACT} if can else set())
     keys = {demo._key(one) for cell in cells for one in cell.measures}

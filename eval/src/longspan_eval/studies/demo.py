@@ -17,14 +17,13 @@ from rich.panel import Panel
 from transformers import PreTrainedModel
 
 from longspan import files
-from longspan.bundled import load_bundled
+from longspan.bundled import card, load_bundled
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
 from longspan_eval import workers
 from longspan_eval.cell import Cell
 from longspan_eval.estimate import Pace
 from longspan_eval.figure import Figure, wilson
-from longspan_eval.in_window import tasks_in_window
 from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import Reduce, count, perplexity
 from longspan_eval.report import charts, terminal
@@ -40,7 +39,7 @@ from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.passkey import scored_passkey
 
 # "full" is stock by another route and "string" is made for use inside the window; neither tells a newcomer anything.
-# "infllm" finds as little as StreamingLLM here; --methods takes it, and the quality table has it.
+# "infllm" finds as little as StreamingLLM here; --methods takes it, and docs/results.md has it.
 LEFT_OUT = ("full", "string", "infllm")
 SHOWN_AS = {"longheads": "longheads:score=bounds"}  # the paper's own score finds little on this model
 MULTIPLES = (1, 2, 4, 8)
@@ -91,9 +90,15 @@ def depths(prompts: int) -> list[float]:
     return [0.5] if steps == 1 else [n % steps / (steps - 1) for n in range(prompts)]
 
 
+def facts_asked() -> bool:
+    """Whether the model can answer facts in its window, by its card; else beyond it they cannot tell methods apart."""
+    figures = card()["tasks"].get(FACTS.name)
+    return figures is not None and figures["score"] >= 0.8
+
+
 def tables() -> dict[str, tuple[Task, Reduce]]:
-    """Each table's task and figure. Facts are asked for if the model can do so in its window, by its card."""
-    facts = {FACT: (FACTS, count)} if FACTS in tasks_in_window() else {}
+    """Each table's task and figure. Facts are asked for if the model can answer them."""
+    facts = {FACT: (FACTS, count)} if facts_asked() else {}
     return {FOUND: (TASK, count), **facts, SURPRISE: (TASK, perplexity)}
 
 
