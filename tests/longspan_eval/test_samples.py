@@ -108,23 +108,6 @@ def test_killed_while_it_packs(packed, monkeypatch, moment):
     assert read_samples(packed / ARCHIVE) == expected and read_samples(packed / JOURNAL) == {}
 
 
-def test_a_torn_line_of_the_journal_is_dropped(packed):
-    path = packed / JOURNAL
-    path.write_bytes(path.read_bytes()[:-10])
-    assert read(packed) == {"a": ONE}
-    with Samples(packed) as kept:
-        kept.append("b", ONE)
-    assert read(packed) == {"a": ONE, "b": ONE}
-
-
-def test_one_writer_at_a_time(packed):
-    pytest.importorskip("fcntl")
-    with Samples(packed) as kept:
-        kept.pack()
-        with pytest.raises(LongspanError, match="another run"):
-            Samples(packed)
-
-
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"{}" + data, lambda data: data[:20] + data])
 def test_a_damaged_archive_is_named_and_left_alone(packed, damage):
     path = packed / ARCHIVE
