@@ -33,6 +33,7 @@ from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import CellPlan
 from longspan_eval.session import bundled
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
+from longspan_eval.studies.eval import spread
 from longspan_eval.subject import Subject
 from longspan_eval.task import Task
 from longspan_eval.tasks import TASKS
@@ -86,8 +87,8 @@ class DemoSettings:
 
 def depths(prompts: int) -> list[float]:
     """Depths for so many prompts: evenly spread over 0 to 1, at most five different ones, in turn."""
-    steps = min(prompts, DEPTHS)
-    return [0.5] if steps == 1 else [n % steps / (steps - 1) for n in range(prompts)]
+    each = spread(min(prompts, DEPTHS))
+    return [each[n % len(each)] for n in range(prompts)]
 
 
 def facts_asked() -> bool:
