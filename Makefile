@@ -171,7 +171,7 @@ wheel-test: wheel
 	$(FRESH)/bin/python $(INSTALL) dist/*.whl
 	cd build && env -u PYTHONPATH OMP_WAIT_POLICY=passive fresh/bin/longspan demo --methods stock,dca --lengths 1x,2x --prompts 1 --out fresh/demo
 	$(FRESH)/bin/python $(INSTALL) "$$(echo dist/longspan-*.whl)[dev]"
-	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 -m "hostile and not long" tests/cli tests/hf tests/kernels tests/model tests/repository
+	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 -m "hostile and not long" tests/cli tests/hf tests/kernels tests/model tests/repository tests/longspan_eval/test_journal.py
 	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 tests/bundled/test_bundled.py tests/cli/test_commands.py
 
 clean:

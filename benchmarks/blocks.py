@@ -15,7 +15,6 @@ from typing import Any
 import beside
 import doctor
 import documents
-import front
 import passages
 import real_report
 import report
@@ -34,7 +33,6 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     ROOT / "README.md": lambda text: between(
         text, real_report.FRONT_MARKS, real_report.front(_json(real_report.RESULTS))
     ),
-    front.PAGE: lambda text: front.filled(text, _json(front.RESULTS)),
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
     doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),

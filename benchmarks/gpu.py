@@ -5,7 +5,6 @@
     python benchmarks/gpu.py --what layers            # attention and cache of layers, 4k to 1M
     python benchmarks/gpu.py --what models            # LongHeads' Table 5 and DCA's Figure 3: reading, a token, GB
     python benchmarks/gpu.py --what million           # 1,048,576 tokens in the host's memory and on the GPU
-    python benchmarks/gpu.py --minutes 9 --out DIR    # a GPU that is lent: gpu_steps.py, in order of value
 
 Weights are random: time and memory do not depend on them. The accuracy of Table 5 needs a trained model; `longspan eval
 passkey --model PATH --methods longheads --lengths 4k,16k,32k,128k` measures it.
@@ -26,7 +25,6 @@ from rich.console import Console
 from common import save
 from contestants import GPU_DECODE, PREFILL, Shape, why_no_kvpress
 from gpu_models import Run, config, layers_that_fit, rows
-from gpu_steps import STEPS, run_steps
 from profiler import gpu_rows
 from suite import Case, right, run_cases, show, write
 
@@ -117,11 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kv-gib", type=float, default=80.0, help="GiB of host memory for the million tokens' cache")
     parser.add_argument("--tokens", type=int, default=MILLION, help="instead of a million")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
-    parser.add_argument("--minutes", type=float, help=f"run {', '.join(STEPS)} for so long, as many as fit")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=[*STEPS], help="of those, with --minutes")
     args = parser.parse_args(argv)
-    if args.minutes is not None:
-        return run_steps(args.steps, STEPS, args.minutes, args.out.resolve())
     if reason := refusal():
         print(f"error: {reason}", file=sys.stderr)
         return 2

@@ -18,8 +18,8 @@ from typing import Any, Literal, get_args
 
 from longspan.errors import LongspanError
 from longspan.text.encode import beginning
-from longspan_eval import passkey
 from longspan_eval.planted import TARGETS, Planted, PlantedItem, draw_facts, evenly, plant, sentences
+from longspan_eval.tasks import passkey
 from longspan_eval.tasks.fragments import opening, piece
 from longspan_eval.tasks.haystack import NOISE_LINE
 from longspan_eval.tasks.ruler_niah import NEEDLE, QUESTION, TASK

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import lzma
 import os
-from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -66,21 +65,11 @@ class Samples:
         self._journal.append(key, sample)
         self.samples[key] = sample
 
-    def forget(self, keys: Collection[str]) -> int:
-        """Remove the samples of these keys, and say how many there were."""
-        gone = self.samples.keys() & set(keys)
-        if gone:
-            self._write({self.samples.pop(key).length for key in gone})
-        return len(gone)
-
     def pack(self) -> None:
-        """Put what the journal holds into the archives."""
-        if self._journal.samples:
-            self._write(set())
-
-    def _write(self, lengths: set[int]) -> None:
-        """Write the archives of ``lengths`` and of what the journal holds anew, and empty the journal."""
-        lengths |= {sample.length for sample in self._journal.samples.values()}
+        """Put what the journal holds into the archives, and empty it."""
+        lengths = {sample.length for sample in self._journal.samples.values()}
+        if not lengths:
+            return
         with TemporaryDirectory(prefix=".packing-", dir=self._folder) as folder:
             for length in sorted(lengths):
                 plain, packed = Path(folder) / JOURNAL, Path(folder) / archive(length)
@@ -91,15 +80,12 @@ class Samples:
                 # In one order the same samples are the same bytes, which git sees as no change.
                 lines = sorted(plain.read_text(encoding="utf-8").splitlines(keepends=True), key=_place)
                 plain.unlink()
-                if not lines:
-                    (self._folder / packed.name).unlink(missing_ok=True)
-                    continue
                 with packed.open("wb") as file:
                     file.write(lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(packed, self._folder / packed.name)
-        self._journal.forget(set(self._journal.samples))
+        self._journal.clear()
 
     def close(self) -> None:
         self._journal.close()

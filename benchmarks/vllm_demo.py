@@ -110,7 +110,7 @@ def main() -> None:
     from openai import OpenAI
     from transformers import PreTrainedTokenizerFast
 
-    from longspan_eval import passkey
+    from longspan_eval.tasks import passkey
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER, local_files_only=True)
     found = 0
@@ -122,7 +122,7 @@ def main() -> None:
                 model="bundled", prompt=asked.input_ids, max_tokens=passkey.ANSWER_ROOM, temperature=0
             )
             text = reply.choices[0].text
-            right = passkey.score(text, asked.references)
+            right = passkey.first_integer(text, asked.references)
             found += int(right)
             print(
                 f"{len(asked.input_ids):,} tokens, the key is {asked.references[0]}, the answer {text.strip()[:5]!r}: "

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from common import machine, version
 from longspan.bundled import FOLDER
-from longspan_eval import passkey
+from longspan_eval.tasks import passkey
 from vllm_demo import WINDOW, served
 
 OUT = Path(__file__).parent / "results" / "vllm" / "passkeys.json"
@@ -50,7 +50,7 @@ def asked(address: str, tokenizer: Any, count: int, windows: int, patience: floa
         reply = client.completions.create(
             model="bundled", prompt=made.input_ids, max_tokens=passkey.ANSWER_ROOM, temperature=0
         )
-        return bool(passkey.score(reply.choices[0].text, made.references))
+        return bool(passkey.first_integer(reply.choices[0].text, made.references))
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(one, range(count)))

@@ -23,7 +23,8 @@ from longspan.bundled import FOLDER, heldout_text, load_bundled
 from longspan.calibration import SOLVERS
 from longspan.hf import calibrate_each, measure_recall
 from longspan.hf.calibration.collect import token_ids
-from longspan_eval.passkey import NEEDLE, NOISE, QUESTION, TASK
+from longspan_eval.filler import NOISE
+from longspan_eval.tasks.passkey import NEEDLE, QUESTION, TASK
 
 STRETCHES = 4  # of held-out text, for the report
 LENGTH = 16_384

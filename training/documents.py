@@ -10,7 +10,7 @@ import uuid
 from transformers import PreTrainedTokenizerFast
 
 from facts import EVALUATED, made_up
-from longspan_eval.passkey import NOISE
+from longspan_eval.filler import NOISE
 from longspan_eval.tasks.words import ADJECTIVES, NOUNS
 
 SENTENCE_END = re.compile(r"(?<=[.!?]) +(?=[A-Z\"'(])")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from documents import Draft
 from facts import training_facts
-from longspan_eval.passkey import NEEDLE, QUESTION, TASK
 from longspan_eval.tasks import key_value, ruler_niah
+from longspan_eval.tasks.passkey import NEEDLE, QUESTION, TASK
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from transformers import PreTrainedTokenizerFast
 
 from documents import Draft, Material
 from facts import RELATIONS
-from longspan_eval.passkey import NEEDLE, NOISE, QUESTION, TASK
+from longspan_eval.filler import NOISE
 from longspan_eval.tasks import common_words as evaluated_words
 from longspan_eval.tasks import facts as evaluated_facts
 from longspan_eval.tasks import key_value, ruler_tracing, ruler_words
+from longspan_eval.tasks.passkey import NEEDLE, QUESTION, TASK
 from retrieval import RULER, RULER_UUID, WORDINGS, fact_questions, json_pairs, magic, passkeys
 from tracing import common_words, variables
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from longspan_eval.figure import Figure, as_bytes, as_perplexity, change, short, three_digits, wilson
+from longspan_eval.figure import Figure, wilson
 
 NAN = math.nan
 
@@ -30,12 +30,20 @@ def test_wilson_is_the_published_interval():
         (Figure(0.98, "count", 200, (0.95, 0.99)), "196/200 (95-99)"),
         (Figure(12.345, "perplexity", 1), "12.35 n=1"),
         (Figure(227.4, "perplexity", 2, (200.0, 250.0)), "227.4 (200.0-250.0) n=2"),
+        (Figure(3561.4, "perplexity"), "3,561"),
+        (Figure(2.1e7, "perplexity"), "2.1e+07"),
         (Figure(math.inf, "perplexity", 1), "inf n=1"),
         (Figure(1.013, "ratio", 120, (1.009, 1.017), baseline=25.9), "26.2 (+1.3% ± 0.4)"),
         (Figure(26.0, "ratio", 120, (1.0, 40.0), baseline=25.9), "673 (x26.0)"),
+        (Figure(2.0, "ratio", 9, (1.9, 2.1), baseline=1.0002), "2.00 (x2.0)"),
+        (Figure(1.5, "ratio", 1, (0.0, math.inf), baseline=0.8), "1.200 (+50.0%)"),
+        (Figure(4736.0, "ratio", 1, (0.0, math.inf), baseline=26.06), "123k (x4.7k)"),
+        (Figure(math.inf, "ratio", 1, (1.0, math.inf), baseline=26.0), ">1M (x>1M)"),
         (Figure(0.0123, "seconds", 2), "12.3 ms"),
         (Figure(4.14, "seconds", 2), "4.14 s"),
         (Figure(42.3e9, "bytes", 2), "42.3 GB"),
+        (Figure(1500.0, "bytes"), "1.5 kB"),
+        (Figure(999.0, "bytes"), "999 B"),
         (Figure(0.295, "number", 2), "0.295"),
         (Figure(1535.0, "number"), "1,535"),
         (Figure(0.25, "number", 2, (0.25, 0.25)), "0.25 (0.25-0.25) n=2"),
@@ -52,42 +60,3 @@ def test_wilson_is_the_published_interval():
 def test_written(figure, shown):
     assert str(figure) == shown
     assert figure.mark == (shown if math.isnan(figure.value) and not figure.text else None)
-
-
-@pytest.mark.parametrize(("size", "text"), [(999, "999 B"), (44.48e9, "44.5 GB"), (8.9e6, "8.9 MB"), (1500, "1.5 kB")])
-def test_bytes(size, text):
-    assert as_bytes(size) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(1.0, "1.00"), (26.139, "26.14"), (165.24, "165.2"), (3561.4, "3,561"), (2.1e7, "2.1e+07"), (math.inf, "inf")],
-)
-def test_perplexities(value, text):
-    assert as_perplexity(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(9.81, "9.8"), (99.99, "100"), (134.4, "134"), (2148, "2.1k"), (123_456, "123k"), (1e7, ">1M"), (math.inf, ">1M")],
-)
-def test_short_numbers(value, text):
-    assert short(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(1.0004, "1.000"), (1.267, "1.267"), (7.1, "7.10"), (26.24, "26.2")])
-def test_three_digits(value, text):
-    assert three_digits(value) == text
-
-
-@pytest.mark.parametrize(
-    ("ratio", "interval", "text"),
-    [
-        (0.991, (0.987, 0.995), "-0.9% ± 0.4"),
-        (1.5, (0.0, math.inf), "+50.0%"),
-        (2.0, (1.9, 2.1), "x2.0"),
-        (math.inf, (1, math.inf), "x>1M"),
-    ],
-)
-def test_change(ratio, interval, text):
-    assert change(Figure(ratio, "ratio", 9, interval)) == text

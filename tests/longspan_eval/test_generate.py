@@ -11,8 +11,8 @@ import longspan
 from longspan.errors import LongspanError
 from longspan.text.ends import end_tokens
 from longspan_eval.generate import decode, prefill, read
-from longspan_eval.passkey import number_complete
 from longspan_eval.perplexity import perplexity, token_losses
+from longspan_eval.tasks.passkey import number_complete
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from longspan_eval.figure import wilson
-from longspan_eval.interval import half_width, of_groups, of_shares, student
+from longspan_eval.interval import of_groups, of_shares, student
 from longspan_eval.perplexity import over_prompts
 from longspan_eval.reduce import window_perplexity
 from longspan_eval.sample import Sample
@@ -134,12 +134,6 @@ def test_coverage_of_means_of_shares(n, mean, draw):
     assert covered(of_shares, mean, shares, 800) >= 0.91
     low, high = of_shares(shares(random.Random(1)))
     assert 0 <= low < high <= 1
-
-
-def test_half_a_width_of_weighted_values():
-    assert half_width([1.0, 4.0]) == pytest.approx(12.706 * 1.5)
-    assert half_width([1.0, 4.0], [0.5, 0.5]) == pytest.approx(half_width([1.0, 4.0]))
-    assert half_width([1.0, 4.0], [0.9, 0.1]) > half_width([1.0, 4.0])
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])

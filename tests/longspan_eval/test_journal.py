@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from dataclasses import replace
@@ -92,19 +93,60 @@ def test_a_torn_last_line_is_dropped_and_the_next_is_whole(written, cut):
     assert list(read_samples(written)) == ["a", "c"]
 
 
+@pytest.mark.hostile
+def test_a_full_disk_costs_a_journal_the_last_sample_alone(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    with Journal(path) as journal:
+        journal.append("a", ONE)
+        whole = path.read_bytes()
+        real = journal._file
+
+        class Full:
+            def write(self, line):
+                return real.write(line[:20])
+
+            def __getattr__(self, name):
+                return getattr(real, name)
+
+        journal._file = Full()
+        with pytest.raises(OSError) as told:
+            journal.append("b", ONE)
+        assert (told.value.errno, told.value.filename) == (errno.ENOSPC, str(path))
+        assert path.read_bytes() == whole and list(journal.samples) == ["a"]
+        journal._file = real
+        journal.append("c", ONE)
+    assert list(read_samples(path)) == ["a", "c"]
+
+
 def test_of_two_with_one_key_the_later_counts(written):
     with Journal(written) as journal:
         journal.append("b", ONE)
     assert read_samples(written)["b"].error is None
 
 
-@pytest.mark.parametrize("line", [b"{", b"[]", b"{}", b'{"key": "x"}', b'{"key": "x", "magic": 1}', b'{"key": 1}', b""])
-def test_a_damaged_line_is_named(written, line):
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "Expecting"),
+        ("[" * 100_000, "nested too deep"),
+        ("", "it is empty"),
+        ("null", "not a JSON object"),
+        ("[]", "not a JSON object"),
+        ("{}", "its key is missing"),
+        ('{"key": 3}', "its key is not a text"),
+        ('{"key": "a"}', "it has no answer, depth, length, loss, method, seed"),
+        ('{"key": "a", "colour": 3}', "it has colour, which no sample has"),
+    ],
+)
+def test_a_damaged_line_is_named(written, line, says):
     first, second = written.read_bytes().splitlines()
-    written.write_bytes(b"\n".join([first, line, second, b""]))
+    written.write_bytes(b"\n".join([first, line.encode(), second, b""]))
     for use in (read_samples, Journal):
-        with pytest.raises(LongspanError, match=r"samples.jsonl: line 2 holds no sample"):
+        with pytest.raises(LongspanError) as told:
             use(written)
+        assert f"{written}: line 2 holds no sample" in str(told.value) and says in str(told.value)
+        assert "\n" not in str(told.value) and len(str(told.value)) < 400
 
 
 def test_one_writer_at_a_time(written):
@@ -114,10 +156,10 @@ def test_one_writer_at_a_time(written):
     Journal(written).close()
 
 
-def test_forget(written):
+def test_clearing(written):
     with Journal(written) as journal:
-        assert journal.forget({"a", "z"}) == 1 and journal.forget({"a"}) == 0
+        journal.clear()
         journal.append("c", ONE)
         with pytest.raises(LongspanError, match="another run"):
             Journal(written)
-    assert list(read_samples(written)) == ["b", "c"]
+    assert list(read_samples(written)) == ["c"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from functools import partial
 
@@ -10,7 +9,6 @@ import pytest
 
 from longspan_eval import metrics
 
-ROUGE = "rouge_l_by_sentence", "rouge_geometric_mean"
 COLOURS = ("Color", "Color", "Date", "Number")
 
 CASES = [
@@ -117,10 +115,3 @@ def test_references_that_a_score_cannot_use_are_named():
 @pytest.mark.parametrize(("text", "expected"), [("A  THE cat, an\nanthem-an!", "cat antheman"), ("", "")])
 def test_normalised(text, expected):
     assert metrics.normalised(text) == expected
-
-
-def test_scores_stay_in_range():
-    for name, prediction, references, _ in CASES:
-        if name not in ROUGE:
-            value = getattr(metrics, name)(prediction, references)
-            assert 0.0 <= value <= 1.0 and math.isfinite(value)

@@ -41,11 +41,6 @@ def test_something_of_every_cell_comes_first_and_nothing_twice():
     assert len(keys) == len(set(keys)) == 68
 
 
-def test_cells_take_turns_where_a_part_is_one_sample():
-    plan = CellPlan([cell("dca", 3), cell("rerope", 2)], key)
-    assert parts(plan, steps=range(3)) == [("dca", 1), ("rerope", 1)] * 2 + [("dca", 1)]
-
-
 def test_what_is_done_is_left_out_and_an_error_ends_its_cell():
     plan = CellPlan([cell("dca", 12), cell("rerope", 3)], key)
     samples = {key(one): answer(one) for one in prompts(8, first=3)}

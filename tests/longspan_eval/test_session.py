@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from longspan import hf
-from longspan.errors import out_of_memory
 from longspan.methods import METHODS
 from longspan_eval import measure
 from longspan_eval.measure import Keys, TaskPrompt
@@ -104,12 +103,6 @@ def test_parameters_that_do_not_fit_are_a_sample(session, model):
     assert session.measure(good).error is None
     assert "window" in session.measure(bad).error and model.config._attn_implementation == "sdpa"
     assert session.measure(good).error is None, "it is attached again: the failure has taken it off"
-
-
-def test_out_of_memory_on_the_cpu_is_recognised():
-    assert out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"))
-    assert out_of_memory(MemoryError())
-    assert not out_of_memory(RuntimeError("size mismatch"))
 
 
 def test_a_prompt_without_scored_tokens_has_no_loss(session):

@@ -1,10 +1,8 @@
-"""The benchmarks of a GPU, without one: what they refuse, their steps, models and recorded contestants."""
+"""The benchmarks of a GPU, without one: what they refuse, their models and recorded contestants."""
 
 from __future__ import annotations
 
 import io
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +12,6 @@ from rich.console import Console
 
 from longspan.methods import LongHeads
 from longspan.methods.dca import DCA
-from longspan_eval.spec import parse_specs
-from longspan_eval.tasks import TASKS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -24,7 +20,6 @@ import common  # noqa: E402
 import contestants  # noqa: E402
 import gpu  # noqa: E402
 import gpu_models  # noqa: E402
-import gpu_steps  # noqa: E402
 import memory  # noqa: E402
 import profiler  # noqa: E402
 
@@ -34,35 +29,6 @@ def test_without_cuda_the_gpu_benchmark_refuses(monkeypatch, capsys):
     assert gpu.main([]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: torch ") and "make bench" in said
-
-
-@pytest.mark.long
-def test_steps_on_a_gpu_end_by_themselves_and_leave_what_they_did(tmp_path):
-    writes = "import pathlib, time; pathlib.Path(r'{out}', 'half').write_text('x'); time.sleep(60)"
-    steps = {
-        "good": gpu_steps.Step(("-c", "import longspan, longspan_eval; print('here')"), 1),
-        "bad": gpu_steps.Step(("-c", "raise SystemExit(3)"), 1),
-        "hangs": gpu_steps.Step(("-c", writes), 0.05),
-        "long": gpu_steps.Step(("-c", ""), 60),
-    }
-    assert gpu_steps.run_steps(list(steps), steps, 2, tmp_path / "out") == 1
-    result = json.loads((tmp_path / "out" / "steps.json").read_text())
-    assert [step["rc"] for step in result["done"].values()] == [0, 3, None] and result["left"] == ["long"]
-    assert "here" in (tmp_path / "out" / "good.log").read_text() and (tmp_path / "out" / "half").exists()
-
-
-@pytest.mark.parametrize("name", gpu_steps.STEPS)
-def test_steps_on_a_gpu_name_what_is_there(name):
-    arguments = gpu_steps.STEPS[name].arguments
-    for part in arguments:
-        if part.startswith(("tests/", "benchmarks/")):
-            assert (gpu_steps.ROOT / part).exists(), part
-    if "--methods" in arguments:
-        assert parse_specs([*arguments][arguments.index("--methods") + 1].split(","))
-        code, tasks = arguments[1:3]
-        assert all(task in TASKS for task in tasks.split(","))
-        made = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
-        assert made.returncode == 0 and "--methods" in made.stdout, made.stderr
 
 
 @pytest.mark.parametrize(("gib", "layers"), [(80, 20), (4, 1), (1000, 32)])

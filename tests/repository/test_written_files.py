@@ -8,17 +8,12 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import longspan
 from longspan import files
-from longspan.errors import LongspanError
-from longspan_eval import journal as journals
-from longspan_eval.journal import Journal
-from longspan_eval.sample import Sample
 
 pytestmark = pytest.mark.hostile
 
@@ -29,7 +24,6 @@ EXEMPT = {
     "serve/documents/library.py": {"NamedTemporaryFile", "open"},
     "text/extraction.py": {"write_bytes", "write_text"},
 }
-SAMPLE = Sample("stock", 128, 0, 0.5, "12345", loss=1.0)
 
 
 def writing(path):
@@ -171,67 +165,6 @@ def test_devices_are_not_read():
     for path in ("/dev/zero", "/dev/full", "/dev/null"):
         with pytest.raises(OSError, match="a device, not a file"):
             files.read(path)
-
-
-# --- the journal ------------------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_costs_a_journal_the_last_sample_alone(tmp_path):
-    path = tmp_path / "samples.jsonl"
-    with Journal(path) as journal:
-        journal.append("a", SAMPLE)
-        whole = path.read_bytes()
-        real = journal._file
-
-        class Full:
-            def write(self, line):
-                return real.write(line[:20])
-
-            def __getattr__(self, name):
-                return getattr(real, name)
-
-        journal._file = Full()
-        with pytest.raises(OSError) as told:
-            journal.append("b", SAMPLE)
-        assert (told.value.errno, told.value.filename) == (errno.ENOSPC, str(path))
-        assert path.read_bytes() == whole and list(journal.samples) == ["a"]
-        journal._file = real
-        journal.append("c", SAMPLE)
-    assert list(journals.read_samples(path)) == ["a", "c"]
-
-
-def test_forgetting_on_a_full_disk_forgets_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "samples.jsonl"
-    with Journal(path) as journal:
-        journal.append("a", replace(SAMPLE, error="out of memory"))
-        journal.append("b", SAMPLE)
-        monkeypatch.setattr(files.os, "write", fails(errno.ENOSPC))
-        with pytest.raises(OSError, match="No space left"):
-            journal.forget({"a"})
-        monkeypatch.undo()
-    assert list(journals.read_samples(path)) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("[" * 100_000, "nested too deep"),
-        ("", "it is empty"),
-        ("null", "not a JSON object"),
-        ("[]", "not a JSON object"),
-        ("{}", "its key is missing"),
-        ('{"key": 3}', "its key is not a text"),
-        ('{"key": "a"}', "it has no answer, depth, length, loss, method, seed"),
-        ('{"key": "a", "colour": 3}', "it has colour, which no sample has"),
-    ],
-)
-def test_a_line_that_is_no_sample_says_why(tmp_path, line, says):
-    path = tmp_path / "samples.jsonl"
-    path.write_text(line + "\n")
-    with pytest.raises(LongspanError) as told:
-        Journal(path)
-    assert f"{path}: line 1 holds no sample" in str(told.value) and says in str(told.value)
-    assert "\n" not in str(told.value) and len(str(told.value)) < 400
 
 
 # --- a disk that is full ----------------------------------------------------------------------------------------------

@@ -40,7 +40,6 @@ class DataFile:
         name: its path inside the data folder, such as ``"longbench/qasper.jsonl"``.
         fields: what each line must have: a name and its kind, one of ``str``, ``int``, ``float``, ``bool``, ``list``,
             ``dict``, ``list[kind]``, or a tuple of kinds that will all do. More fields than these are left alone.
-        source: where to get it, in words.
         check: raises ValueError for a record that has its fields and still cannot be used.
         unpack: turns the checked records, and the file's path, into those that a task builds prompts of.
         parse: for a file that is one JSON document instead of lines: turns it, and the file's path, into records.

@@ -6,6 +6,7 @@ import random
 from functools import lru_cache
 from typing import Any, Literal
 
+from longspan.bundled import heldout_text
 from longspan.text.encode import encode
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
@@ -18,7 +19,6 @@ class Filler:
     """A text as tokens. One that is shorter than what is asked of it is read round again.
 
     Args:
-        tokenizer: a transformers tokenizer.
         text: paragraphs one to a line, or sentences in one line.
     """
 
@@ -49,16 +49,8 @@ class Filler:
 
 
 @lru_cache(maxsize=8)
-def load_filler(tokenizer: Any, name: str, text: str | None = None) -> Filler:
-    """The filler of that name: the passkey task's own sentences, or prose (``text``, else what ships with longspan)."""
+def load_filler(tokenizer: Any, name: str) -> Filler:
+    """The filler of that name: the passkey task's own sentences, or the prose that ships with longspan."""
     if name not in FILLERS:
         raise ValueError(f"filler must be one of {', '.join(FILLERS)}, not {name!r}")
-    if name == "noise":
-        if text is not None:
-            raise ValueError("a text was given, but the filler 'noise' has its own; use filler='prose'")
-        return Filler(tokenizer, NOISE)
-    if text is None:
-        from longspan.bundled import heldout_text
-
-        text = heldout_text()
-    return Filler(tokenizer, text)
+    return Filler(tokenizer, NOISE if name == "noise" else heldout_text())

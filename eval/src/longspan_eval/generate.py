@@ -24,7 +24,6 @@ class Generated:
     """A model's output for one prompt.
 
     Attributes:
-        text: its answer.
         losses: nats of each scored token of the prompt.
         prefill_seconds, decode_seconds: time for the prompt, and for the answer after its first token.
     """

@@ -7,13 +7,11 @@ import json
 import lzma
 import math
 import os
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import IO, Any
 
-from longspan import files
 from longspan.errors import LongspanError
 from longspan_eval.sample import NOT_FINITE, Sample, finite
 
@@ -58,9 +56,6 @@ class Journal:
     Args:
         path: made if it is not there. A last line that was cut off is removed.
 
-    Attributes:
-        samples: by key.
-
     Raises:
         LongspanError: another process writes to it, or it is damaged.
     """
@@ -68,10 +63,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._open()
-
-    def _open(self) -> None:
-        self._file: IO[bytes] = self._path.open("a+b", buffering=0)
+        self._file: IO[bytes] = path.open("a+b", buffering=0)
         try:
             self._lock()
             self._file.seek(0)
@@ -109,16 +101,10 @@ class Journal:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
         self.samples[key] = sample
 
-    def forget(self, keys: Collection[str]) -> int:
-        """Remove the samples of these keys, and say how many there were. The file is replaced at once or not at all."""
-        gone = [key for key in self.samples if key in keys]
-        if not gone:
-            return 0
-        left = {key: sample for key, sample in self.samples.items() if key not in keys}
-        files.write(self._path, b"".join(_line(key, sample) for key, sample in left.items()))
-        self.close()
-        self._open()
-        return len(gone)
+    def clear(self) -> None:
+        """Remove all samples."""
+        self._file.truncate(0)
+        self.samples = {}
 
     def close(self) -> None:
         self._file.close()

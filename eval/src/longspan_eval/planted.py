@@ -39,10 +39,8 @@ class Planted:
     """A text, and what was planted in it.
 
     Attributes:
-        input_ids: its tokens.
         scored: the indices of those of its own tokens at its end whose loss is taken.
         asked: in the order of their depths.
-        source: the name of the text.
     """
 
     input_ids: list[int]

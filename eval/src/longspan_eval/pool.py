@@ -68,7 +68,6 @@ def together(
     """Every request with its sample, from at most ``count`` workers.
 
     Args:
-        start: starts a worker, which then loads the model.
         ready: waits until some of the workers have something to be received, and returns those.
         lives: workers that one request may cost; the last one's death is its sample's error.
     """

@@ -26,9 +26,6 @@ def fit(
     """The prompt ``before + text + after``, in at most ``length - new_tokens`` tokens.
 
     Args:
-        tokenizer: a transformers tokenizer.
-        before, after: what comes before and after the long text.
-        text: the long text.
         length: tokens of prompt and answer.
         new_tokens: tokens kept free for the answer.
         cut: what goes of a text that is too long: of the whole prompt its middle, so that it keeps as many tokens

@@ -93,10 +93,6 @@ class Cluster:
     def run(self, parts: Sequence[Sequence[Request]], *, load: Load, skip: Skip = lambda request: None) -> Measured:
         """Every request with its sample, as they come; see ``Answers``.
 
-        Args:
-            parts: in order of importance, each with requests of one cell.
-            load: loads the model in each actor.
-
         Raises:
             LongspanError: the model cannot be loaded there.
         """
@@ -121,11 +117,7 @@ class _Reader:
 
 
 class _Actor:
-    """A worker that is an actor of the cluster.
-
-    Attributes:
-        answer: Ray's reference to what is being waited for.
-    """
+    """A worker that is an actor of the cluster."""
 
     def __init__(self, load: Load, threads: int, gpus: int) -> None:
         import ray

@@ -25,11 +25,7 @@ NEW_TOKENS = 12
 
 
 class Texts(Protocol):
-    """What is read.
-
-    Attributes:
-        digest: of all that its texts are made of.
-    """
+    """What is read."""
 
     digest: str
 
@@ -44,7 +40,6 @@ class PlantedReading(Measure):
         kind: of the text, whose number is ``seed``.
         window: the window that is declared.
         cut: read no more of the text than what fits into the window, its end.
-        texts: what the text is made of.
     """
 
     kind: str = field(kw_only=True)

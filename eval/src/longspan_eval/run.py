@@ -86,11 +86,7 @@ def _tell(seen: Seen, request: Request, now: Prefill | None) -> None:
 
 
 class Bar(Progress):
-    """A bar over many measures, and below it how far one is that takes long.
-
-    Attributes:
-        below: what stands there.
-    """
+    """A bar over many measures, and below it how far one is that takes long."""
 
     below = ""
 
@@ -101,11 +97,7 @@ class Bar(Progress):
 
 
 class PromptWatch:
-    """Told by what reads prompts how far they are.
-
-    Attributes:
-        show: takes a line.
-    """
+    """Told by what reads prompts how far they are."""
 
     def __init__(self) -> None:
         self.show: Callable[[str], None] = lambda line: None
@@ -130,12 +122,9 @@ def measure(
     """Measure what is left.
 
     Args:
-        parts: from ``plan.left``.
         pace: what is known of times; it learns from every sample.
         answers: with all but the parts and what to skip.
         at_once: how many prompts are read at a time, for the estimate.
-        finished: called after each cell that is done.
-        watch: what ``answers`` tells how far prompts are.
     """
     waiting: dict[int, dict[str, Request]] = {}
     for part in parts:

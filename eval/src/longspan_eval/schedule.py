@@ -24,7 +24,6 @@ class Request:
     """A measure whose sample is missing.
 
     Attributes:
-        key: of its sample.
         cell: the number of its cell in the plan. After an error no more of a cell is measured.
     """
 
@@ -69,7 +68,6 @@ class CellPlan:
         A cell with an error is done, unless errors are to be tried again.
 
         Args:
-            rank: in which order.
             steps: a cell's parts end at these numbers of samples.
         """
         parts: list[tuple[tuple[float, ...], int, list[Request]]] = []

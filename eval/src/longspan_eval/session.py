@@ -29,7 +29,6 @@ class Session:
     """Measures one thing after the other on one model, attaching a method when it changes.
 
     Args:
-        model, tokenizer: the model where it is to run, and its tokenizer.
         window: the trained window in tokens, if the config is not right about it.
         kv_tier: where extended models keep keys and values, unless a measure says so itself.
     """

@@ -26,8 +26,6 @@ class Subject:
         sha256: of the names, types and bytes of its weights.
         tokenizer_sha256: of all that decides how its tokenizer turns text into tokens.
         name: what to call it; never a path.
-        dtype: of its weights.
-        parameters: how many weights it has.
         crossover: the length in tokens at which attention to everything costs as much as all the rest.
         config_sha256: of its config and of the tokens that end an answer; empty if they are the bundled model's,
             whose samples were measured before configs counted.

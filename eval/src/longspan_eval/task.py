@@ -57,10 +57,8 @@ class Task:
     """A task: two pure functions and what a runner has to know of it.
 
     Attributes:
-        name: as ``longspan eval`` takes it.
         version: grows when ``build`` or ``score`` changes.
         paper: who states it, such as ``"Hsieh et al., 2024, arXiv 2404.06654"``.
-        summary: one line.
         new_tokens: the most tokens of an answer; 0 if none is asked for.
         build: a prompt of exactly ``length - new_tokens`` tokens, or of at most that if it is made of a ``record``.
             Raises ValueError, naming the least length, if ``length`` is too short.

@@ -40,10 +40,7 @@ def run(
 
     Args:
         parts: in order of importance, each with requests of one cell.
-        load: loads the model in each worker.
-        workers: how many processes.
         deadline: a ``time.monotonic()`` after which nothing new is measured.
-        threads: of each process.
         skip: called before each request; if it gives a reason, that is the sample's error and the cell's end.
         seen: told now and then how far a prompt is that takes longer than two seconds.
     """

@@ -45,15 +45,14 @@ class ESA(Method):
             positions of DCA.
         far: ``w``, the far position for ``remap="far"`` (default ``lL``).
         score_at: the distance of all tokens in scores; 0 is unrotated. The paper specifies neither ``score_at`` nor
-            ``far``; larger values than the defaults did as well on the bundled model (``benchmarks/results/esa``).
+            ``far``.
         share: the heads that choose together: the ``"layer"``, the ``"group"`` of a key head, or each query ``"head"``
             alone.
         reduced: ``d'``, the size of queries and keys that are reduced for scores. It requires a calibration, see
             ``longspan.calibrate``. None takes the size of the calibration, or exact scores without a calibration.
         dense: the first queries that attend to all keys: those of the ``"window"`` (``L``); ``"kept"``, the first
-            ``lI + lL + k``, after which queries choose inside the window too, as in the paper; or a number between. In
-            its window the bundled model answers as well either way and no sooner, so that the default keeps the stock
-            model's results.
+            ``lI + lL + k``, after which queries choose inside the window too, as in the paper; or a number between. The
+            default keeps the stock model's results inside the window.
     """
 
     name = "esa"

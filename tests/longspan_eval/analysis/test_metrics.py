@@ -67,10 +67,6 @@ def test_hits_of_heads_that_vote(answers, top, layer, model):
     assert vote_rates(TWO_LAYERS, SIX, answers, top) == (layer, model)
 
 
-def test_hits_by_head():
-    assert hits(TWO_LAYERS[0], SIX, [2], 1).tolist() == [True, False]
-
-
 @pytest.mark.parametrize("answer", [1, 2, 3])
 @pytest.mark.parametrize(("top", "found"), [(1, False), (2, False), (3, True)])
 def test_chunks_that_score_as_high_count_against_a_hit(answer, top, found):
@@ -92,14 +88,6 @@ def test_tokens_that_are_kept_anyway_are_not_a_chunks_score():
     assert chunk_scores(one, SIX)[0, :2].tolist() == [0, 9]
     assert chunk_scores(one, SIX, forced=False)[0, :2].tolist() == [float("-inf"), 3]
     assert one.scores.max() == 9  # what was recorded stays
-
-
-@pytest.mark.parametrize(
-    ("amounts", "value"),
-    [([1, 1, 1, 1], 0.0), ([0, 0, 0, 8], 0.75), ([3, 1], 0.25), ([1, 2, 3, 4], 0.25), ([5], 0.0)],
-)
-def test_gini(amounts, value):
-    assert gini(torch.tensor(amounts)) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("amounts", [[0, 0], [], [-1, 3]])

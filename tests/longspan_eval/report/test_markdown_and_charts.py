@@ -23,8 +23,8 @@ def test_a_table():
     lines = markdown.table(FIGURES).splitlines()
     assert lines[0] == "| | x | y |" and lines[2] == "| a | 50% (15-85) n=4 | error |"
     assert lines[3] == "| b | needs `f.jsonl` |  |" and lines[4].startswith("| c | 100% (20-100) n=1 … |")
-    ordered = markdown.table(FIGURES, code=True, rows=["c", "a"]).splitlines()
-    assert [line.split("|")[1].strip() for line in ordered[2:]] == ["`c`", "`a`"]
+    coded = markdown.table(FIGURES, code=True).splitlines()
+    assert [line.split("|")[1].strip() for line in coded[2:]] == ["`a`", "`b`", "`c`"]
 
 
 def test_a_table_of_texts():

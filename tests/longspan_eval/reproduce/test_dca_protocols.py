@@ -181,12 +181,6 @@ def test_a_question_with_two_answers_takes_either(at_4096, tmp_path, said):
     assert UNSEEN.score("Llama2 13B", example.references) < 1.0
 
 
-def test_a_row_that_the_paper_has_not_is_named(at_4096):
-    for name in ("table-1", "figure-5"):
-        assert "ynamic NTK" in table_of("dca", name).protocol(at_4096)
-    assert "dynamic NTK is a row that its table has not" in table_of("dca", "table-1").protocol(at_4096)
-
-
 def test_relative_positions_of_the_papers_examples(at_4096):
     cells = table_of("dca", "figure-2").cells(at_4096)
     largest = {cell.row.partition(",")[0]: cell.figure.value for cell in cells if "largest" in cell.column}

@@ -9,7 +9,7 @@ import pytest
 
 from longspan_eval.reproduce import PAPERS
 from longspan_eval.reproduce.cells import INSIDE
-from longspan_eval.reproduce.report import PaperReport, depth_panels
+from longspan_eval.reproduce.report import PaperReport, panels_by_depth
 from longspan_eval.reproduce.table import PaperPlan
 from support.tables import table_of
 
@@ -52,7 +52,7 @@ def test_depths_are_drawn_and_in_the_results(paper, name, at_window, tmp_path, u
         for keys, cell in zip(plan.keys, plan.cells, strict=True)
         for key, one in zip(keys, dict.fromkeys(cell.measures), strict=True)
     }
-    (first, *others) = depth_panels(plan, samples)
+    (first, *others) = panels_by_depth(plan, samples)
     assert first.title == "stock" and INSIDE not in {one.title for one in others}
     assert first.rows[0] == "0%" and first.rows[-1] == "100%"
     assert {line[0] for line in first.shades[1:]} == {0.0} and first.shades[0][0] == 1.0
@@ -68,5 +68,5 @@ def test_depths_are_drawn_and_in_the_results(paper, name, at_window, tmp_path, u
 
 def test_tiles_of_what_is_not_measured_yet_have_no_colour(at_window, unbuilt):
     plan = PaperPlan(table_of("dca", "figure-6"), at_window(512, scale="quick"))
-    shades = {shade for one in depth_panels(plan, {}) for line in one.shades for shade in line}
+    shades = {shade for one in panels_by_depth(plan, {}) for line in one.shades for shade in line}
     assert shades and all(map(math.isnan, shades))

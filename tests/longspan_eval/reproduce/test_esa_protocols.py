@@ -93,15 +93,6 @@ def test_counting_stars_are_of_32_lengths(at_window):
         assert len(asked) == 128 and cells["mean"].figure_of(scores).value == 1 / 128
 
 
-@pytest.mark.usefixtures("unbuilt")
-def test_tests_of_counting_stars_that_are_read_otherwise_than_they_are_printed_say_so(at_window):
-    session = at_window(8192, windows=PAPERS["esa"].windows)
-    protocol = table_of("esa", "table-3").protocol(session)
-    assert "(256k, 32, 12), and in the caption 8 stars; the last is read as (128k, 32, 16)" in protocol
-    columns = [f"({n * K:,}, 32, {stars})" for n, stars in ((128, 32), (256, 32), (128, 16), (256, 16))]
-    assert [cell.column for cell in measured("esa", "table-3", session) if cell.row == "ESA"] == [*columns, "mean"]
-
-
 @pytest.mark.parametrize("window", [8192, 32_768])
 def test_infinitebench_is_of_the_published_sizes_which_fit_the_limit(at_window, window):
     session = at_window(window, windows=PAPERS["esa"].windows)
@@ -137,12 +128,6 @@ def test_the_papers_scores_are_reduced_where_there_is_a_calibration(at_window):
     assert {row.calibration for row in esa_methods.heads(session).values()} == {None}  # Tables 6 and 8: in full
 
 
-@pytest.mark.parametrize(("window", "said"), [(8192, "NTK and YaRN: scaled to 32,768"), (32_768, None)])
-def test_what_is_scaled_is_said_where_it_is_a_row(at_window, window, said):
-    protocol = table_of("esa", "table-1").protocol(at_window(window, windows=PAPERS["esa"].windows))
-    assert said in protocol if said else "NTK" not in protocol
-
-
 @pytest.mark.parametrize("name", ["table-2", "table-3", "table-4", "table-5"])
 def test_stock_inside_the_window_is_in_every_quick_table_of_made_tasks(at_window, name):
     cells = table_of("esa", name).cells(at_window(512, scale="quick"))
@@ -150,7 +135,7 @@ def test_stock_inside_the_window_is_in_every_quick_table_of_made_tasks(at_window
     assert {cell.column for cell in inside if "mean" not in cell.column} >= {
         cell.column for cell in cells if cell.row == "ESA" and "mean" not in cell.column and cell.measures
     }
-    assert {one.length for cell in inside for one in cell.measures} == {512}
+    assert all(cell.missing or {one.length for one in cell.measures} == {512} for cell in inside)
     assert not [cell for cell in table_of("esa", name).cells(at_window(512)) if cell.row == INSIDE]
 
 

@@ -8,21 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longspan_eval import passkey
 from longspan_eval.cell import Cell
 from longspan_eval.generate import decode, prefill
-from longspan_eval.journal import Journal
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.reduce import found
 from longspan_eval.reproduce.cells import averaged, data_cells, grid, perplexity_cells
 from longspan_eval.reproduce.measures import Timed
 from longspan_eval.reproduce.memory import PeakMemory
 from longspan_eval.reproduce.texts import Corpus
-from longspan_eval.sample import Sample
 from longspan_eval.schedule import CellPlan
 from longspan_eval.spec import parse_spec, parse_specs
-from longspan_eval.studies.eval import Evaluation, spread
-from longspan_eval.tasks import TASKS
+from longspan_eval.studies.eval import Evaluation
+from longspan_eval.tasks import TASKS, passkey
 from longspan_eval.windows import PERPLEXITY as TASK
 from longspan_eval.windows import find_windows
 
@@ -168,16 +165,3 @@ def test_data_rows_name_their_file(session):
     cells = data_cells(session, {"stock": parse_spec("stock")}, ["leval-toefl"], [512], 3)
     assert [(cell.row, cell.brief) for cell in cells] == [("leval-toefl", "needs `leval/tpo.jsonl`")]
     assert "--data-dir" in cells[0].missing and "L4NLP" in cells[0].missing
-
-
-def test_depths():
-    assert spread(1) == (0.5,) and spread(3) == (0.0, 0.5, 1.0)
-
-
-def test_figures_survive_the_journal(tmp_path):
-    sample = Sample("a", 1, 2, None, "", figures={"cover": 0.5, "hit1": math.nan})
-    with Journal(tmp_path / "s.jsonl") as journal:
-        journal.append("k", sample)
-    with Journal(tmp_path / "s.jsonl") as journal:
-        read = journal.samples["k"].figures
-    assert read["cover"] == 0.5 and math.isnan(read["hit1"])

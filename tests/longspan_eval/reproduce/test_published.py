@@ -46,37 +46,6 @@ def test_printed_means_are_those_of_their_rows_or_said_not_to_be(paper, number, 
                 assert f"{fmean(values):.2f}" in one.remark, row
 
 
-def test_rows_that_the_papers_reran_are_not_called_fine_tuned():
-    (first,) = published("dca", "Table 1")
-    rows = {row[0]: row[1:] for row in first.rows}
-    assert rows["Llama2-NTK-Yarn 7B"] == ("Training-free", 7.87, 8.06, 9.82, 11.74, 41.57)
-    assert rows["ChunkLlama3 8B"][3:] == (8.61, 8.62, 8.95) and "32k, 64k, 96k there" in first.remark
-    for number, name in (("Table 3", "ChunkLlama3 8B"), ("Table 4", "ChunkLlama3-Instruct 8B")):
-        assert name in {row[0] for row in published("dca", number)[0].rows}
-
-
-@pytest.mark.parametrize(
-    ("paper", "number", "said"),
-    [
-        ("longheads", "Table 2", "4.67 above LM-Infinite and 2.92 above Landmark"),
-        ("longheads", "Table 3", "the highest score in 98% of the cases"),
-        ("longheads", "Table 4", "0.68, 1.36 and 1.42 lower"),
-        ("longheads", "Table 5", "44.48 GB at 128k and 26.51 GB at 64k, and speed-ups of 1.4 and 1.9"),
-        ("dca", "Table 1", "0.02 more at 32k"),
-        ("dca", "Table 2", "0.56 more at 96k"),
-        ("dca", "Table 3", "quoted there from Xiong et al. (2023)"),
-        ("dca", "Table 3", "more than 8.0 points"),
-        ("dca", "Table 4", "Llama2 Long-Chat is quoted there from Xiong et al. (2023)"),
-        ("dca", "Table 4", "94% of what gpt-3.5-turbo-16k has"),
-        ("dca", "Table 4", "1.75 points above Vicuna"),
-        ("esa", "Table 1", "at most 1 percentage point"),
-        ("esa", "Table 6", "the difference 0.39, which does not agree"),
-    ],
-)
-def test_what_the_text_says_stands_beside_its_table(paper, number, said):
-    assert said in published(paper, number)[0].remark
-
-
 def test_differences_of_the_text_are_those_of_the_tables():
     def of(number, name, place):
         (row,) = (one for one in published("dca", number)[0].rows if one[0] == name)

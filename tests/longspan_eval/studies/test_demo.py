@@ -16,7 +16,6 @@ from longspan.methods import METHODS
 from longspan_eval import workers
 from longspan_eval.estimate import Pace
 from longspan_eval.schedule import CellPlan
-from longspan_eval.spec import parse_specs
 from longspan_eval.studies import demo
 from longspan_eval.subject import Subject
 
@@ -46,12 +45,6 @@ def test_settings_that_cannot_be():
     for bad in ({"prompts": 0}, {"multiples": ()}, {"methods": ()}, {"methods": ("magic",)}):
         with pytest.raises(LongspanError):
             demo.DemoSettings(**bad)
-
-
-def test_a_row_is_called_what_it_is_called_everywhere():
-    labels = [spec.label for spec in demo.DemoSettings().specs]
-    assert "longheads:score=bounds" in labels and "longheads" not in labels
-    assert labels == [spec.label for spec in parse_specs(list(demo.methods_shown()))]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +78,7 @@ def test_says_what_it_measured(ran):
 
 @pytest.mark.parametrize("can", [True, False])
 def test_facts_are_asked_for_where_the_model_can_answer_them(monkeypatch, can):
-    monkeypatch.setattr(demo, "tasks_in_window", lambda: (demo.FACTS,) if can else ())
+    monkeypatch.setattr(demo, "facts_asked", lambda: can)
     cells = demo.cells(demo.DemoSettings(prompts=3, multiples=(1, 4), methods=("stock", "dca")), 512)
     assert {cell.table for cell in cells} == {demo.FOUND, demo.SURPRISE} | ({demo.FACT} if can else set())
     keys = {demo._key(one) for cell in cells for one in cell.measures}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from longspan.errors import LongspanError
 from longspan_eval.measure import Keys, TaskPrompt
 from longspan_eval.reproduce.measures import Inspected
-from longspan_eval.sample import versions
 from longspan_eval.spec import STOCK, parse_spec
 from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.passkey import scored_passkey
@@ -124,25 +122,6 @@ def test_records_are_drawn_from_all_of_a_file_and_more_samples_add_to_them(data)
     assert all(seed == 70 + number for number, seed in seeds.items())
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"tasks": ()}, "at least one task"),
-        ({"tasks": (MADE, MADE)}, "task made is listed twice"),
-        ({"lengths": ()}, "at least one length"),
-        ({"lengths": (512, 1024, 512)}, "length 512 is listed twice"),
-        ({"lengths": (0,)}, "lengths must be at least 1"),
-        ({"samples": 0}, "samples must be at least 1"),
-        ({"depths": 0, "tasks": (DEEP,)}, "depths must be at least 1"),
-        ({"depths": 3}, "depths were given, but made has none"),
-        ({"max_full_seconds": 0.0}, "above 0, not 0"),
-    ],
-)
-def test_what_cannot_be_is_named(given, words):
-    with pytest.raises(LongspanError, match=words):
-        study(**given)
-
-
 def test_data_that_is_not_there_is_named(tmp_path):
     for folder, words in (
         (None, "--data-dir"),
@@ -174,13 +153,3 @@ def test_short_prompts_come_first_and_long_ones_on_a_cluster():
     assert [n for row, n, _ in limited if row == "stock"] == [512, 512, 1024, 1024], (
         "what is long is known from the short"
     )
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_task_travels_to_other_processes(name):
-    assert pickle.loads(pickle.dumps(TASKS[name])) is not None
-    assert TASKS[name].name == name
-
-
-def test_versions_are_of_what_computes():
-    assert set(versions()) == {"longspan", "torch", "transformers"}

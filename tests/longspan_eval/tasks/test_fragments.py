@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import count
 
 import pytest
 from hypothesis import given
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from longspan.bundled import heldout_text
 from longspan.text.encode import encode
-from longspan_eval.filler import NOISE
-from longspan_eval.tasks.fragments import fitting, inside, listed, opening, piece
-from longspan_eval.tasks.haystack import Hay, HaySource, Needle, hide, noise, noise_tail, prose
+from longspan_eval.tasks.fragments import fitting, inside, opening, piece
+from longspan_eval.tasks.haystack import Hay, HaySource, Needle, hide, prose
 
 TEXTS = [" word", "\nA line.", ' "key": 1,', " two words", "\n\n\nthree", " word"]
 
@@ -34,11 +32,6 @@ def test_fragments_are_the_tokens_of_the_whole(spaced_tokenizer):
     assert ids == spaced_tokenizer("".join(parts))["input_ids"]
 
 
-def test_nothing_gives_no_tokens(tokenizer):
-    assert inside(tokenizer, []) == []
-    assert noise_tail(tokenizer, 0) == []
-
-
 @pytest.mark.parametrize("room", [0, 1, 7, 100, 101, 2000])
 def test_fitting_takes_as_many_as_fit(any_tokenizer, room):
     texts = [f" {n * n}," for n in range(1500)]
@@ -46,17 +39,6 @@ def test_fitting_takes_as_many_as_fit(any_tokenizer, room):
     assert kept == texts[: len(kept)]
     sizes = [len(ids) for ids in inside(any_tokenizer, texts[: len(kept) + 1])]
     assert sum(sizes[: len(kept)]) <= room < sum(sizes)
-
-
-def test_fitting_takes_all_there_are_and_bears_no_end(tokenizer):
-    assert fitting(tokenizer, [" a", " b"], 1000) == [" a", " b"]
-    assert len(fitting(tokenizer, (f" {n}" for n in count()), 500)) > 50
-
-
-@pytest.mark.parametrize(("items", "text"), [(["1"], "[1]"), (["1", "2"], "[1, 2]"), (["7", "8", "9"], "[7, 8, 9]")])
-def test_listed(byte_tokenizer, items, text):
-    pieces = listed(byte_tokenizer, items, ("[", "]"))
-    assert len(pieces) == len(items) and byte_tokenizer.decode([token for piece in pieces for token in piece]) == text
 
 
 def test_the_prose_is_the_bundled_text(byte_tokenizer):
@@ -81,11 +63,6 @@ def test_a_text_ends_whole_and_is_read_round(byte_tokenizer):
 def test_a_passage_ends_alike_however_long(tokenizer):
     passage = prose(tokenizer).passage(random.Random(5))
     assert passage(500).ids == passage(4000).ids[-500:]
-
-
-def test_noise_is_the_passkey_tasks(byte_tokenizer):
-    assert byte_tokenizer.decode(noise(byte_tokenizer).units[0]) == "\n" + NOISE.strip()
-    assert byte_tokenizer.decode(noise_tail(byte_tokenizer, 11)) == "back again."
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.floats(0, 1))

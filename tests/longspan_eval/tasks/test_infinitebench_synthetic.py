@@ -10,7 +10,7 @@ import pytest
 
 from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.fragments import piece
-from longspan_eval.tasks.infinitebench_synthetic import FINDS, LINES, NUMBERS, PAIRS, find
+from longspan_eval.tasks.infinitebench_synthetic import FINDS, LINES, NUMBERS, PAIRS
 
 HIDDEN = (
     "There is an important info hidden inside a lot of irrelevant text. Find it{}. I will quiz you about the important "
@@ -108,22 +108,6 @@ def test_math_find_is_right(any_tokenizer, seed):
 def test_math_find_answers_differ(tokenizer):
     answers = {TASKS["infinitebench-math-find"].build(tokenizer, length=3000, seed=7 * n).answer for n in range(20)}
     assert len(answers) > 8
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("largest", 9),
-        ("second largest", 7),
-        ("third largest", 4),
-        ("smallest", 1),
-        ("second smallest", 4),
-        ("third smallest", 7),
-        ("median", 5.5),
-    ],
-)
-def test_find(kind, value):
-    assert find([9, 1, 9, 4, 1, 7], kind) == value  # in order: 1 1 4 7 9 9
 
 
 def test_the_published_sizes(tokenizer):

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from longspan_eval import passkey
 from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.counting_stars import CountingStars
 from longspan_eval.tasks.multi_needle import MultiNeedle
@@ -17,15 +16,6 @@ SENTENCE = "\nThe best thing to do in San Francisco is eat a sandwich and sit in
 def build(tokenizer, name, length, seed, depth=None):
     example = TASKS[name].build(tokenizer, length=length, seed=seed, depth=depth)
     return example, tokenizer.decode(example.input_ids, skip_special_tokens=True)
-
-
-@pytest.mark.parametrize(("name", "filler"), [("passkey", "noise"), ("passkey-prose", "prose")])
-def test_passkey_is_the_one_there_is(tokenizer, name, filler):
-    task = TASKS[name]
-    given = passkey.build(tokenizer, length=1000, seed=4, depth=0.3, filler=filler, answer_room=passkey.ANSWER_ROOM)
-    assert task.build(tokenizer, length=1000, seed=4, depth=0.3) == given
-    assert task.version == passkey.VERSION and task.new_tokens == passkey.ANSWER_ROOM
-    assert task.until(" 48213.") and not task.until(" 48213")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 _BLOCK = 256  # tokens decoded per call
@@ -13,11 +15,6 @@ def locate(tokenizer: Any, ids: Sequence[int], text: str) -> list[tuple[int, int
 
     The search compares decoded characters, since one text has several encodings; so the first and the last token of a
     span may also contain other characters.
-
-    Args:
-        tokenizer: a transformers tokenizer.
-        ids: the tokens.
-        text: the text to find.
 
     Raises:
         ValueError: ``text`` is empty.
@@ -33,10 +30,7 @@ def locate(tokenizer: Any, ids: Sequence[int], text: str) -> list[tuple[int, int
     for block in range(0, len(ids), _BLOCK):
         a, stop = block, min(block + _BLOCK + longest, len(ids))
         while contains(a, stop):
-            low, high = a + 1, stop  # bisect the end of the first occurrence: the least b with the text in a : b
-            while low < high:
-                middle = (low + high) // 2
-                low, high = (low, middle) if contains(a, middle) else (middle + 1, high)
+            high = bisect_left(range(stop), True, a + 1, key=partial(contains, a))  # the first occurrence's end
             first = high - 1
             while not contains(first, high):
                 first -= 1

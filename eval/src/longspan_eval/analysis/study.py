@@ -34,7 +34,6 @@ class Question:
     """A prompt to read and answer.
 
     Attributes:
-        ids: the tokens.
         answers: where in them the answer lies: ``(first token, one past the last)``; empty if that is not known.
         score: how right an answer is, 0 to 1; None if that is not known.
         new_tokens: the most tokens of an answer; 0 for none.

@@ -98,7 +98,6 @@ def reproduce(
     _check_values(scale, scale_to, {"--max-minutes": max_minutes, "--max-full-seconds": max_full_seconds})
     from longspan.calibration import Calibration
     from longspan.hf.calibration.calibrate import check_calibration
-    from longspan_eval.in_window import tasks_in_window
     from longspan_eval.reproduce.report import PaperReport
     from longspan_eval.reproduce.session import PaperSession
     from longspan_eval.reproduce.table import PaperPlan, check_data, select
@@ -136,7 +135,6 @@ def reproduce(
         window=window,
         windows=chosen.windows,
         scale_to=scale_to,  # type: ignore[arg-type]
-        able=frozenset(task.name for task in tasks_in_window()) if model == BUNDLED else None,
     )
     plans = [PaperPlan(table, session, max_full_seconds=max_full_seconds) for table in wanted]
     command = _command(session, chosen.name, model, tables, given, dtype, weights, max_full_seconds)

@@ -45,9 +45,6 @@ def panel(title: str, figures: Figures, columns: Sequence[str] | None = None) ->
 
     A perplexity has the colour of the lowest of its table over itself: 1 is the best there is, one half twice as much.
     A ratio has that of 2 less itself.
-
-    Args:
-        columns: how they are called, if otherwise than in the table.
     """
     rows = list(dict.fromkeys(cell.row for cell, _ in figures))
     heads = list(dict.fromkeys(cell.column for cell, _ in figures))
@@ -84,12 +81,7 @@ def on_tile(figure: Figure) -> str:
 def tiles(
     panels: Sequence[Panel], title: str, path: Path, *, across: int = 3, x: str = "", y: str = "", label: str = "score"
 ) -> None:
-    """A PNG of panels whose rows are called alike, ``across`` of them beside each other.
-
-    Args:
-        x, y: what columns and rows are.
-        label: what the colours mean.
-    """
+    """A PNG of panels whose rows are called alike, ``across`` of them beside each other."""
     across = min(across, len(panels))
     down = math.ceil(len(panels) / across)
     first = panels[0]
@@ -212,8 +204,6 @@ def numbers(
 
     Args:
         values: of each row; NaN for an empty place.
-        x, y: what columns and rows are.
-        label: what the colours mean.
     """
     side = min(max(0.32 * len(values), 3.5), 8.0)
     figure, axis = _matrix((side + 1.2, side + 0.6), title, x, y)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
 from longspan_eval.measure import TaskPrompt
 from longspan_eval.report.charts import Panel, on_tile
 from longspan_eval.sample import Sample
+from longspan_eval.schedule import CellPlan, Samples
 
 BINS = 5  # if depths were left to the seeds, so many parts of the text are told apart
 
@@ -32,20 +33,29 @@ def by_depth(cell: Cell, figure: Figure, samples: Sequence[Sample]) -> list[tupl
     return parts
 
 
-def depth_panel(title: str, heads: Sequence[str], row: Sequence[tuple[Cell, Figure, Sequence[Sample]]]) -> Panel:
-    """The panel of a row: tiles by depth and length, and over a length without a figure the reason.
+def depth_panels(
+    plan: CellPlan, samples: Samples, shown: Callable[[Cell], bool], head: Callable[[Cell], str]
+) -> list[Panel]:
+    """A panel for each row: tiles by depth and length, and over a length without a figure the reason.
 
     Args:
-        heads: how its lengths are called.
-        row: its cells, a length each, with their figures and samples.
+        shown: whether a cell is in a panel.
+        head: how the length of a cell is called.
     """
-    words = {x: on_tile(figure) for x, (_, figure, _) in enumerate(row) if figure.mark is not None}
-    columns = [by_depth(*one) for one in row]
-    depths = [_depth(low, high) for low, high, _ in max(columns, key=len)]
-    parts = [[column[n][2] if column else None for column in columns] for n in range(len(depths))]
-    shades = [[math.nan if part is None else part.value for part in line] for line in parts]
-    texts = [["" if x in words or part is None or part.n else "·" for x, part in enumerate(line)] for line in parts]
-    return Panel(title, depths, heads, shades, texts, words)
+    rows: dict[str, list[tuple[Cell, Figure, list[Sample]]]] = {}
+    for n, (cell, figure) in enumerate(plan.figures(samples)):
+        if shown(cell):
+            rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
+    panels = []
+    for row, own in rows.items():
+        words = {x: on_tile(figure) for x, (_, figure, _) in enumerate(own) if figure.mark is not None}
+        columns = [by_depth(*one) for one in own]
+        depths = [_depth(low, high) for low, high, _ in max(columns, key=len)]
+        parts = [[column[n][2] if column else None for column in columns] for n in range(len(depths))]
+        shades = [[math.nan if part is None else part.value for part in line] for line in parts]
+        texts = [["" if x in words or part is None or part.n else "·" for x, part in enumerate(line)] for line in parts]
+        panels.append(Panel(row, depths, [head(cell) for cell, _, _ in own], shades, texts, words))
+    return panels
 
 
 def _depth(low: float, high: float) -> str:

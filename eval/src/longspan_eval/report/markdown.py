@@ -11,14 +11,9 @@ from longspan_eval.sample import environment
 Figures = Sequence[tuple[Cell, Figure]]
 
 
-def table(figures: Figures, *, code: bool = False, rows: Sequence[str] = ()) -> str:
-    """Cells by row and column, in the order in which they come.
-
-    Args:
-        code: rows are set as code.
-        rows: their order, if another.
-    """
-    rows = rows or list(dict.fromkeys(cell.row for cell, _ in figures))
+def table(figures: Figures, *, code: bool = False) -> str:
+    """Cells by row and column, in the order in which they come; ``code``: rows are set as code."""
+    rows = list(dict.fromkeys(cell.row for cell, _ in figures))
     columns = list(dict.fromkeys(cell.column for cell, _ in figures))
     by_place = {(cell.row, cell.column): str(figure) for cell, figure in figures}
     labels = [f"`{row}`" if code else row for row in rows]

@@ -51,25 +51,6 @@ READ = ("infinitebench-en-mc", "infinitebench-code-debug")  # those from files
 LIMIT = 256  # thousands of tokens, in which prompts of the published sizes fit whatever the tokenizer
 COUNTS = ((128, 32, "counting-stars"), (256, 32, "counting-stars"), (128, 16, "counting-stars-16"),
           (256, 16, "counting-stars-16"))  # fmt: skip
-# At the scale "quick", beside tasks of the paper that a small model answers with nothing: made tasks of the same kind
-# at four windows, the first two of these that the model is known to do in its window (for any model, the first two).
-STAND_INS = {
-    "Table 2": ("key-value", "passkey-prose", "ruler-niah-multikey-1"),  # one thing of many
-    "Table 3": ("common-words", "vt-2-hops", "passkey-prose"),  # several things of one text
-    "Table 4": ("facts", "passkey-prose"),  # statements in prose
-    "Table 5": ("passkey-prose", "ruler-niah-single-3", "facts"),  # where the tokens beside the best one matter
-    "Table 6": ("facts", "passkey-prose"),  # questions about a text
-    "Table 9": ("facts", "passkey-prose"),
-}
-SAID_STANDING = (
-    f"{SAID_INSIDE} {{}} are not the paper's: they are of the same kind, and of a size that a small window holds."
-)
-
-
-def stand_ins(session: PaperSession, table: str) -> tuple[str, ...]:
-    """The stand-ins of a table for this model, at most two."""
-    listed = STAND_INS[table]
-    return tuple(name for name in listed if session.able is None or name in session.able)[:2]
 
 
 def _tasks(session: PaperSession, made: Methods, tasks: Sequence[str], lengths: Sequence[int], n: int) -> list[Cell]:
@@ -78,22 +59,13 @@ def _tasks(session: PaperSession, made: Methods, tasks: Sequence[str], lengths: 
     return sorted(cells, key=lambda cell: list(made).index(cell.row))
 
 
-def _standing(session: PaperSession, made: Methods, table: str) -> list[Cell]:
-    """A table's stand-ins at four windows, and stock inside the window; none at the paper's scale."""
-    if session.scale == "paper" or not stand_ins(session, table):
-        return []
-    length = session.lengths([32 * K], WINDOW)
-    return _tasks(session, inside(made), stand_ins(session, table), length, session.prompts(4, 4))
-
-
 def _inside(session: PaperSession, made: Methods) -> Methods:
     """The rows of the paper's own tasks; at the scale "quick" stock inside the window, too."""
     return session.choose(made, inside(made))
 
 
-def _said(session: PaperSession, table: str) -> str:
-    names = stand_ins(session, table)
-    return session.choose("", " " + SAID_STANDING.format(" and ".join(names))) if names else ""
+def _said(session: PaperSession) -> str:
+    return session.choose("", f" {SAID_INSIDE}")
 
 
 def _equal(session: PaperSession, scaled_to: int) -> Methods:
@@ -125,25 +97,23 @@ def _longbench_protocol(session: PaperSession) -> str:
     )
 
 
-def _on_longbench(session: PaperSession, made: Methods, table: str) -> Sequence[Cell]:
+def _on_longbench(session: PaperSession, made: Methods) -> Sequence[Cell]:
     made = {"stock": parse_spec("stock"), **made}
     data = data_cells(session, made, LONG, session.lengths([32 * K], WINDOW), session.at_most(5))
     if has_data(session, LONG):
         return data
-    # In words of one row, what the files would give; and stand-ins, which are by row.
     files = [task.data for task in LONGBENCH if task.data is not None]
-    absent = missing_files(session, "LongBench", data[0].column, [file.name for file in files], files[0].source)
-    return [*_standing(session, made, table), absent]
+    return [missing_files(session, "LongBench", data[0].column, [file.name for file in files], files[0].source)]
 
 
 def _heads(session: PaperSession) -> Sequence[Cell]:
-    return _on_longbench(session, heads(session), "Table 6")
+    return _on_longbench(session, heads(session))
 
 
 def _heads_protocol(session: PaperSession) -> str:
     return (
         "ESA with scores in full; a token's is the largest of its heads' (individual), or their sum (uniform). "
-        f"LongBench at 32k, by task and on average.{_said(session, 'Table 6')}"
+        "LongBench at 32k, by task and on average."
     )
 
 
@@ -151,14 +121,11 @@ def _top_5(session: PaperSession) -> Sequence[Cell]:
     layers = session.model.config.get_text_config().num_hidden_layers
     more = f"middle_top_k=5,from_layer={min(4, layers // 2)}"
     rows = {"LM-Infinite": infinite(session), "LM-Infinite, top 5": infinite(session, more), "ESA": own(session)}
-    return _on_longbench(session, rows, "Table 9")
+    return _on_longbench(session, rows)
 
 
 def _top_5_protocol(session: PaperSession) -> str:
-    return (
-        "LM-Infinite whose upper layers attend to the 5 best tokens in the middle, beside ESA; LongBench at 32k."
-        f"{_said(session, 'Table 9')}"
-    )
+    return "LM-Infinite whose upper layers attend to the 5 best tokens in the middle, beside ESA; LongBench at 32k."
 
 
 # Table 2: InfiniteBench
@@ -198,14 +165,14 @@ def _infinitebench(session: PaperSession) -> Sequence[Cell]:
     ]
     rows = sorted([*synthetic, *transposed], key=lambda cell: list(_inside(session, made)).index(cell.row))
     files = [replace(cell, column=rows[0].column) for cell in absent]
-    return [*averaged(rows, of=len(MADE) + len(READ)), *_standing(session, made, "Table 2"), *files]
+    return [*averaged(rows, of=len(MADE) + len(READ)), *files]
 
 
 def _infinitebench_protocol(session: PaperSession) -> str:
     return (
         f"Six tasks; {_filled_said(session, list(MADE))}; those from files are cut to "
         f"{session.tokens(session.choose(200, 32) * K, WINDOW):,} tokens; the mean is that of the tasks. "
-        f"{_equal_said(session, 200)}{_said(session, 'Table 2')}"
+        f"{_equal_said(session, 200)}{_said(session)}"
     )
 
 
@@ -218,7 +185,7 @@ def _stars(session: PaperSession) -> Sequence[Cell]:
     cells = [_counted(session, label, spec, *test) for label, spec in _inside(session, made).items() for test in tests]
     # Tests share lengths; the mean of all prompts is that of the tests, which have as many each.
     mean = [replace(cell, reduce=found) for cell in means(cells, "mean")]
-    return [*cells, *mean, *_standing(session, made, "Table 3")]
+    return [*cells, *mean]
 
 
 def star_lengths(session: PaperSession, thousands: int, name: str) -> list[int]:
@@ -250,7 +217,7 @@ def _stars_protocol(session: PaperSession) -> str:
         "(context, prompts, stars): prompts at even lengths up to the context, one each, and the mean share of counts "
         "that are listed, of each test and of all prompts; lengths that are too short for so many stars are "
         f"left out (the paper: 32 prompts to 128k and 256k).{session.choose(read, '')} {_equal_said(session, 200)}"
-        f"{_said(session, 'Table 3')}"
+        f"{_said(session)}"
     )
 
 
@@ -266,13 +233,13 @@ def needle_lengths(session: PaperSession) -> list[int]:
 def _needles(session: PaperSession) -> Sequence[Cell]:
     made = _equal(session, 200)
     cells = grid(session, _inside(session, made), NEEDLES, needle_lengths(session), session.prompts(10, 2))
-    return [*averaged(cells), *_standing(session, made, "Table 4")]
+    return averaged(cells)
 
 
 def _needles_protocol(session: PaperSession) -> str:
     return (
         f"Three needles in prose, asked for at once, by length; {session.prompts(10, 2)} prompts a length, and the "
-        f"mean of the lengths. {_equal_said(session, 200)}{_said(session, 'Table 4')}"
+        f"mean of the lengths. {_equal_said(session, 200)}{_said(session)}"
     )
 
 
@@ -283,7 +250,7 @@ def _proximity(session: PaperSession) -> Sequence[Cell]:
     needles = grid(session, _inside(session, made), NEEDLES, lengths, session.prompts(10, 2), column=named)
     needles = averaged(needles, f"{NEEDLES}, mean")
     values = _filled(session, _inside(session, made), ["kv"])
-    return [*values, *needles, *_standing(session, made, "Table 5")]
+    return [*values, *needles]
 
 
 def _scores_said(session: PaperSession) -> str:
@@ -295,7 +262,7 @@ def _proximity_protocol(session: PaperSession) -> str:
         f"A token takes the best score within ε of it (Eq 8); all other tables have ε = 1, as the paper does not say "
         f"which it takes. {_scores_said(session)} InfiniteBench's KV ({_filled_said(session, ['kv'])}; a "
         f"value is right whole or not at all, by InfiniteBench's rule), and "
-        f"NeedleBench's three needles, {session.prompts(10, 2)} prompts a length.{_said(session, 'Table 5')}"
+        f"NeedleBench's three needles, {session.prompts(10, 2)} prompts a length.{_said(session)}"
     )
 
 

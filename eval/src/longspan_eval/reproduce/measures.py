@@ -11,7 +11,6 @@ import torch
 
 from longspan.memory import KVTier
 from longspan.text.ends import before_end, end_tokens
-from longspan_eval import passkey
 from longspan_eval.analysis.metrics import vote_rates
 from longspan_eval.analysis.study import Inspection, Question, inspect
 from longspan_eval.generate import decode, prefill, told
@@ -21,6 +20,8 @@ from longspan_eval.reproduce.texts import Text
 from longspan_eval.sample import Sample
 from longspan_eval.session import Session
 from longspan_eval.task import Task
+from longspan_eval.tasks import passkey
+from longspan_eval.tasks.scores import first_integer
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,6 @@ class Timed(Measure):
         tokens: how many tokens are generated and timed, past the end of the answer too, so that all rows of a table
             generate as many; 0 for the prefill alone.
         implementation: transformers' attention, for the stock model.
-        kv_tier: where keys and values lie.
     """
 
     tokens: int = field(default=0, kw_only=True)
@@ -151,7 +151,7 @@ class Timed(Measure):
             depth=example.depth,
             answer=example.answer,
             prediction=text,
-            correct=passkey.score(text, example.references) if self.tokens else 0.0,
+            correct=first_integer(text, example.references) if self.tokens else 0.0,
             seconds=done - begun,
             tokens=len(example.input_ids),
             figures=figures,

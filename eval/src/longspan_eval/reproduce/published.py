@@ -18,8 +18,6 @@ class Published:
     """A table of a paper, or of a figure what its text says of it.
 
     Attributes:
-        number: as the paper calls it, such as ``"Table 1"``.
-        title: what it is about, and of which models.
         unit: of its figures.
         columns, rows: as published; None if a place is empty, or cannot be read.
         remark: what to know of it, such as where it disagrees with itself.

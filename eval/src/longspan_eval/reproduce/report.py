@@ -13,25 +13,19 @@ from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
 from longspan_eval.reduce import mean_of_tasks
 from longspan_eval.report import charts, markdown
-from longspan_eval.report.depths import by_depth, depth_panel
+from longspan_eval.report.depths import by_depth, depth_panels
 from longspan_eval.report.markdown import Figures
 from longspan_eval.reproduce.cells import INSIDE
 from longspan_eval.reproduce.published import Published, published
 from longspan_eval.reproduce.session import PaperSession
 from longspan_eval.reproduce.table import Paper, PaperPlan, PaperTable
-from longspan_eval.sample import Sample, environment, finite
+from longspan_eval.sample import environment, finite
 from longspan_eval.schedule import Samples
 
 
 @dataclass(frozen=True)
 class PaperReport:
-    """A run's folder, and what its files say besides the figures.
-
-    Attributes:
-        out: the folder.
-        command: makes the same tables.
-        processor: what computed them.
-    """
+    """A run's folder, and what its files say besides the figures."""
 
     out: Path
     paper: Paper
@@ -60,8 +54,7 @@ class PaperReport:
             path = self.out / f"{table.name}.png"
             if table.lines and charts.lines(plan.figures(samples), title, path):
                 names.append(path.name)
-            panels = depth_panels(plan, samples) if table.depths else []
-            if panels:
+            if table.depths and (panels := panels_by_depth(plan, samples)):
                 charts.tiles(
                     panels, title, path, across=5, x="windows (tokens)", y="depth of the answer", label="found"
                 )
@@ -130,16 +123,15 @@ class PaperReport:
         return [one for number in table.numbers for one in published(self.paper.name, number)]
 
 
-def depth_panels(plan: PaperPlan, samples: Samples) -> list[charts.Panel]:
-    """A panel of tiles by depth and length for each row of which something is measured."""
-    rows: dict[str, list[tuple[Cell, Figure, list[Sample]]]] = {}
-    for n, (cell, figure) in enumerate(plan.figures(samples)):
-        if cell.row != INSIDE and cell.reduce is not mean_of_tasks:
-            rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
-    measured = {row: own for row, own in rows.items() if any(cell.measures for cell, _, _ in own)}
-    return [
-        depth_panel(row, [cell.column.replace(" (", "\n(") for cell, _, _ in own], own) for row, own in measured.items()
-    ]
+def panels_by_depth(plan: PaperPlan, samples: Samples) -> list[charts.Panel]:
+    """Tiles by depth and length for each row of which something is measured."""
+    rows = {cell.row for cell in plan.cells if cell.measures} - {INSIDE}
+    return depth_panels(
+        plan,
+        samples,
+        lambda cell: cell.row in rows and cell.reduce is not mean_of_tasks,
+        lambda cell: cell.column.replace(" (", "\n("),
+    )
 
 
 def _depths(plan: PaperPlan, n: int, figure: Figure, samples: Samples) -> dict[str, Any]:

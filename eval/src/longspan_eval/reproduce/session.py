@@ -27,7 +27,6 @@ class PaperSession(Session):
     """A model, and how its tables are to be made.
 
     Attributes:
-        model, tokenizer, subject: the model where it is to run, its tokenizer, and what a sample depends on of them.
         scale: ``"paper"``: the paper's numbers of prompts; ``"quick"``: a few of each, for small models.
         samples: prompts a cell at most; None: as the scale says.
         max_length: cells of more tokens are left out, and say so; None: none is.
@@ -37,7 +36,6 @@ class PaperSession(Session):
         windows: the windows of the paper's models, the first of which its numbers are scaled from.
         scale_to: ``"paper"``: numbers of tokens as the paper prints them; ``"window"``: scaled to the model's window;
             ``"auto"``: the paper's for a model of a window that the paper's have, else scaled.
-        able: the tasks that the model is known to do in its window, by name; None: nothing is known.
     """
 
     model: PreTrainedModel
@@ -51,7 +49,6 @@ class PaperSession(Session):
     window: int | None = None
     windows: tuple[int, ...] = ()
     scale_to: ScaleTo = "auto"
-    able: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         super().__init__(self.model, self.tokenizer, window=self.window)

@@ -20,10 +20,7 @@ class PaperTable:
     """One table (or figure) of a paper.
 
     Attributes:
-        number: what the paper calls it, such as ``"Table 1"``.
-        title: what it is about.
         protocol: what is run, with the numbers at this model and scale.
-        cells: its cells, in the order in which rows and columns are to stand.
         interleaved: rows take turns, round by round: for what is timed.
         lines: its shares are drawn as a line for each row.
         depths: its shares are drawn as tiles by depth and length, a panel for each row.
@@ -68,14 +65,10 @@ class Paper:
     """A paper whose tables are made again.
 
     Attributes:
-        name: as ``longspan reproduce`` takes it.
-        title, cite: of the paper.
-        models, hardware: what its figures are of, as far as a source at hand says.
         windows: the trained windows in tokens of its models. The first is the one that its numbers are scaled from.
         numbering: which edition the tables' numbers are those of.
         rows: what else to know of its rows.
         calibrated: whether a table has rows that score with reduced keys, for which a calibration can be given.
-        tables: in the order in which they are measured.
     """
 
     name: str

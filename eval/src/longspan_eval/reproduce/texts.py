@@ -17,7 +17,6 @@ class Text:
     """A text as tokens.
 
     Attributes:
-        name: what it is.
         ids: its tokens, after those that the tokenizer puts before it.
         sha256: of those.
     """

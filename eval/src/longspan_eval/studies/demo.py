@@ -17,30 +17,30 @@ from rich.panel import Panel
 from transformers import PreTrainedModel
 
 from longspan import files
-from longspan.bundled import load_bundled
+from longspan.bundled import card, load_bundled
 from longspan.errors import LongspanError
 from longspan.methods import METHODS
 from longspan_eval import workers
 from longspan_eval.cell import Cell
 from longspan_eval.estimate import Pace
 from longspan_eval.figure import Figure, wilson
-from longspan_eval.in_window import tasks_in_window
 from longspan_eval.measure import Measure, TaskPrompt
 from longspan_eval.reduce import Reduce, count, perplexity
 from longspan_eval.report import charts, terminal
-from longspan_eval.report.depths import depth_panel
+from longspan_eval.report.depths import depth_panels
 from longspan_eval.run import measure as run_measure
 from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import CellPlan
 from longspan_eval.session import bundled
 from longspan_eval.spec import STOCK, MethodSpec, parse_specs
+from longspan_eval.studies.eval import spread
 from longspan_eval.subject import Subject
 from longspan_eval.task import Task
 from longspan_eval.tasks import TASKS
 from longspan_eval.tasks.passkey import scored_passkey
 
 # "full" is stock by another route and "string" is made for use inside the window; neither tells a newcomer anything.
-# "infllm" finds as little as StreamingLLM here; --methods takes it, and the quality table has it.
+# "infllm" finds as little as StreamingLLM here; --methods takes it, and docs/results.md has it.
 LEFT_OUT = ("full", "string", "infllm")
 SHOWN_AS = {"longheads": "longheads:score=bounds"}  # the paper's own score finds little on this model
 MULTIPLES = (1, 2, 4, 8)
@@ -61,10 +61,8 @@ class DemoSettings:
     """The settings.
 
     Attributes:
-        prompts: prompts a cell.
         multiples: lengths, in windows of the model.
         methods: ``"stock"``, or names in ``METHODS``, with parameters if wanted (``"longheads:score=bounds"``).
-        seed: decides the prose and the passkeys.
     """
 
     prompts: int = 5
@@ -89,13 +87,19 @@ class DemoSettings:
 
 def depths(prompts: int) -> list[float]:
     """Depths for so many prompts: evenly spread over 0 to 1, at most five different ones, in turn."""
-    steps = min(prompts, DEPTHS)
-    return [0.5] if steps == 1 else [n % steps / (steps - 1) for n in range(prompts)]
+    each = spread(min(prompts, DEPTHS))
+    return [each[n % len(each)] for n in range(prompts)]
+
+
+def facts_asked() -> bool:
+    """Whether the model can answer facts in its window, by its card; else beyond it they cannot tell methods apart."""
+    figures = card()["tasks"].get(FACTS.name)
+    return figures is not None and figures["score"] >= 0.8
 
 
 def tables() -> dict[str, tuple[Task, Reduce]]:
-    """Each table's task and figure. Facts are asked for if the model can do so in its window, by its card."""
-    facts = {FACT: (FACTS, count)} if FACTS in tasks_in_window() else {}
+    """Each table's task and figure. Facts are asked for if the model can answer them."""
+    facts = {FACT: (FACTS, count)} if facts_asked() else {}
     return {FOUND: (TASK, count), **facts, SURPRISE: (TASK, perplexity)}
 
 
@@ -177,7 +181,9 @@ def run(settings: DemoSettings, out: Path, console: Console, *, brief: bool = Fa
             console.print(terminal.totals(beyond, f"{title} beyond the window", bar))
     aside.print(f"\n  [dim]numbers[/]   {json_path}")
     title = f"Passkeys found in prose beyond a window of {window} tokens, {settings.prompts} a length"
-    _heat_map(plan, samples, title, out / "heatmap.png")
+    panels = depth_panels(plan, samples, lambda cell: cell.table == FOUND, lambda cell: cell.column)
+    words = {"x": "length, in windows of the model", "y": "depth of the passkey", "label": "passkeys found"}
+    charts.tiles(panels, title, out / "heatmap.png", across=5, **words)
     aside.print(f"  [dim]heat map[/]  {out / 'heatmap.png'}")
     aside.print(f"  [dim]took[/]      {time.perf_counter() - begun:.0f} seconds\n")
     return body
@@ -234,24 +240,6 @@ def _cells_json(plan: CellPlan, samples: Mapping[str, Sample]) -> list[dict[str,
 def _found_json(figure: Figure) -> dict[str, Any]:
     right = round(figure.value * figure.n) if figure.n else 0
     return {"n": figure.n, "found": right, "rate": figure.value, "interval": figure.interval}
-
-
-def _heat_map(plan: CellPlan, samples: Mapping[str, Sample], title: str, path: Path) -> None:
-    """A PNG of passkeys found by length and depth, a panel for each method."""
-    rows: dict[str, list[tuple[Cell, Figure, list[Sample]]]] = {}
-    heads = list(dict.fromkeys(cell.column for cell in plan.cells))
-    for n, (cell, figure) in enumerate(plan.figures(samples)):
-        if cell.table == FOUND:
-            rows.setdefault(cell.row, []).append((cell, figure, plan.measured(n, samples)))
-    charts.tiles(
-        [depth_panel(row, heads, own) for row, own in rows.items()],
-        title,
-        path,
-        across=5,
-        x="length, in windows of the model",
-        y="depth of the passkey",
-        label="passkeys found",
-    )
 
 
 def _introduction(model: PreTrainedModel, settings: DemoSettings, window: int, longest: int) -> RenderableType:

@@ -31,10 +31,7 @@ class Evaluation:
         samples: prompts a cell; of a task from a file at most as many as it has records.
         depths: with it each cell's tasks that know depths get so many prompts at each of that many, evenly from the
             start of the text to its end.
-        seed: the first prompt's.
-        data_dir: where the files of tasks lie.
         data: the result of ``read_data`` for the tasks and the folder; None: it is called.
-        windows: those that ``perplexity`` reads.
         max_full_seconds: cells of full attention whose prompts take longer are marked instead of measured.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +15,7 @@ from longspan_eval.cell import Cell
 from longspan_eval.figure import Figure
 from longspan_eval.measure import Keys, TaskPrompt
 from longspan_eval.report import charts, markdown
-from longspan_eval.report.depths import by_depth, depth_panel
+from longspan_eval.report.depths import by_depth, depth_panels
 from longspan_eval.report.markdown import Figures
 from longspan_eval.sample import Sample, environment, finite
 from longspan_eval.schedule import CellPlan, Samples
@@ -31,15 +31,7 @@ SAID_UNTIMED = (
 
 @dataclass(frozen=True)
 class EvalReport:
-    """A run's folder and all that its files say besides the figures.
-
-    Attributes:
-        out: the folder.
-        command: makes the same table.
-        device: what computed it.
-        threads: of each process.
-        kv_tier: where extended models keep keys and values.
-    """
+    """A run's folder and all that its files say besides the figures."""
 
     out: Path
     study: Evaluation
@@ -69,19 +61,15 @@ class EvalReport:
         for task in study.tasks:
             if task.at_depths:
                 pictures.append(self.out / f"heatmap-{task.name}.png")
-                panels = [self._by_depth(task, spec.label, heads, figures, samples) for spec in study.specs]
+                panels = depth_panels(
+                    self.plan,
+                    samples,
+                    _of_table(task),
+                    lambda cell: short_length(cell.measures[0].length),
+                )
                 name = f"{task.name}: {title}"
                 charts.tiles(panels, name, pictures[-1], across=5, x="tokens", y="depth of the answer")
         return pictures
-
-    def _by_depth(self, task: Task, row: str, heads: Sequence[str], figures: Figures, samples: Samples) -> charts.Panel:
-        """The panel of a method: tiles by depth and length."""
-        own = [
-            (cell, figure, self.plan.measured(n, samples))
-            for n, (cell, figure) in enumerate(figures)
-            if (cell.table, cell.row) == (task.name, row)
-        ]
-        return depth_panel(row, heads, own)
 
     def _body(self, figures: Figures, samples: Samples) -> dict[str, Any]:
         study = self.study
@@ -199,6 +187,10 @@ class EvalReport:
                 "over windows or blocks of them) and the number of windows; lengths are tokens of a window."
             )
         return " ".join(said)
+
+
+def _of_table(task: Task) -> Callable[[Cell], bool]:
+    return lambda cell: cell.table == task.name
 
 
 def _of(task: Task, figures: Figures) -> Figures:

@@ -23,10 +23,8 @@ class CommonWords(Hiding):
     """A numbered list of words, some of which stand in it several times; those are asked for.
 
     Attributes:
-        name: the task's.
         common, times: how many words stand in the list how often.
         others: how many stand in it once.
-        new_tokens: the most tokens of an answer.
     """
 
     name: str = "common-words"

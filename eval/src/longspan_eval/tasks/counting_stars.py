@@ -38,10 +38,8 @@ class CountingStars(Hiding):
     """The counts of a penguin, spread over prose.
 
     Attributes:
-        name: the task's.
         reasoning: whether a wrong count stands before each right one.
         stars: M, the number of sentences.
-        new_tokens: the most tokens of an answer.
     """
 
     name: str

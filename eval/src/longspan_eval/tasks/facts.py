@@ -139,12 +139,7 @@ def number(rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class HiddenFact(Hiding):
-    """Twelve facts about as many people, all but the one asked for anywhere.
-
-    Attributes:
-        name: the task's.
-        new_tokens: the most tokens of an answer.
-    """
+    """Twelve facts about as many people, all but the one asked for anywhere."""
 
     name: str = "facts"
     new_tokens: int = 24

@@ -143,11 +143,8 @@ def hide(
     """A prompt: ``before``, a text with needles in it, and ``after``.
 
     Args:
-        tokenizer: a transformers tokenizer.
-        name: the task's, for what is raised.
         grow: the text, told how many tokens there is room for.
         needles: each goes whole to the gap nearest to its depth.
-        before, after: what comes before and after the text.
         length: tokens of prompt and answer.
         new_tokens: tokens left free for the answer.
         back: put a needle to the last gap before its depth instead of the nearest one.

@@ -17,10 +17,10 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from longspan_eval.passkey import number_complete
 from longspan_eval.task import Build, Example, Record, Score, Task
 from longspan_eval.tasks.fragments import check_asked, fitting, listed, opening, piece, too_few
 from longspan_eval.tasks.haystack import Hay, HaySource, Needle, hide, noise, noise_tail
+from longspan_eval.tasks.passkey import number_complete
 from longspan_eval.tasks.scores import first_integer, first_number, word_in_answer
 
 KV, NUMBER, PASSKEY, MATH_FIND = (f"infinitebench-{name}" for name in ("kv", "number", "passkey", "math-find"))
@@ -36,12 +36,9 @@ class HiddenDigits:
     """Digits in noise.
 
     Attributes:
-        name: the task's.
         lines: so many lines of noise; None: as many as fill the length.
         thing: what the digits are called.
-        memorize: words of the instruction.
         new_tokens: the most tokens of an answer.
-        draw: the digits.
     """
 
     name: str
@@ -97,7 +94,6 @@ class KeyValues:
     """A JSON object of UUIDs, and one of its keys.
 
     Attributes:
-        name: the task's.
         pairs: so many; None: as many as fill the length.
     """
 
@@ -156,7 +152,6 @@ class MathFind:
     or 0. A list made to length has an odd number of numbers if the median is asked for, so that it is whole.
 
     Attributes:
-        name: the task's.
         numbers: so many; None: as many as fill the length.
     """
 

@@ -23,9 +23,7 @@ class KeyValue(Hiding):
     """An object of words and numbers, and one of its keys.
 
     Attributes:
-        name: the task's.
         pairs: how many.
-        new_tokens: the most tokens of an answer.
     """
 
     name: str = "key-value"

@@ -6,10 +6,12 @@ template for few-shot and code tasks, and of trec, triviaqa and samsum only the 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from longspan_eval import metrics
@@ -17,8 +19,8 @@ from longspan_eval.datafile import DataFile, given
 from longspan_eval.metrics import Score
 from longspan_eval.prompt import fit
 from longspan_eval.task import Example, Record, Task
-from longspan_eval.tasks.longbench_prompts import PROMPTS
 
+PROMPTS = json.loads(Path(__file__).with_name("longbench_prompts.json").read_text(encoding="utf-8"))  # MIT licence
 PAPER = "Bai et al., 2023, arXiv 2308.14508"
 SOURCE = "data.zip of zai-org/LongBench on Hugging Face"
 FIELDS = {"input": str, "context": str, "answers": list[str], "all_classes": (list[str], type(None)), "length": int}
@@ -29,10 +31,7 @@ class LongBenchDataset:
     """LongBench's facts of a dataset.
 
     Attributes:
-        name: as its file is called.
-        summary: one line.
         new_tokens: the most tokens of an answer.
-        score: its metric.
         in_e: whether LongBench-E has it.
         chat: whether a chat model gets its template.
         until: when an answer is complete whatever follows.

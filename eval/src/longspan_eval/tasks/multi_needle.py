@@ -33,9 +33,7 @@ class MultiNeedle(Hiding):
     """Legendary items hidden on islands.
 
     Attributes:
-        name: the task's.
         needles: how many, 2 at least.
-        new_tokens: the most tokens of an answer.
     """
 
     name: str = NAME

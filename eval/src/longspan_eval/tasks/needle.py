@@ -26,12 +26,7 @@ FACTS = ("sandwich", "Dolores Park", "sunny day")
 
 @dataclass(frozen=True)
 class KamradtNeedle(Hiding):
-    """The needle in prose.
-
-    Attributes:
-        name: the task's.
-        new_tokens: the most tokens of an answer.
-    """
+    """The needle in prose."""
 
     name: str = "needle"
     new_tokens: int = 48

@@ -36,7 +36,6 @@ class Niah:
     """Needles that give keys their magic values.
 
     Attributes:
-        name: the task's.
         haystack: the passkey task's noise, prose, or needles of other keys.
         key: adjective and noun, or a UUID.
         value: seven digits, or a UUID.

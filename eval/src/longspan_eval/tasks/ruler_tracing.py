@@ -29,10 +29,8 @@ class VariableTracking(Hiding):
     """Chains in noise, the assignments of each in order at random places; the first chain's value is asked for.
 
     Attributes:
-        name: the task's.
         hops: assignments from variable to variable in a chain.
         chains: how many, besides that of the worked example.
-        new_tokens: the most tokens of an answer.
     """
 
     name: str

@@ -16,6 +16,7 @@ import math
 import random
 import re
 import string
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -196,11 +197,7 @@ def frequencies(total: int, ranks: int) -> list[int]:
 
 def max_fitting(most: int, fits: Callable[[int], bool]) -> int:
     """The largest number of 0 to ``most`` that fits, if all below one that fits do too; 0 always does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    return bisect_right(range(1, most + 1), False, key=lambda n: not fits(n))
 
 
 def _task(name: str, new_tokens: int, build: Build, summary: str) -> Task:

@@ -22,9 +22,7 @@ class Book:
     """The texts of a book for one length.
 
     Args:
-        text, name: of the book.
         length: tokens of a text with a question and its answer.
-        seed: what the facts are drawn from.
 
     Attributes:
         tokens: of the book. apart: how many texts have no token in common; later ones begin elsewhere in the book.

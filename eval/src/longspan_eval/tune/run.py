@@ -21,7 +21,6 @@ class Tuning:
     """What is measured.
 
     Attributes:
-        specs: the candidates.
         window: the model's, in tokens; that of candidates that declare none.
         length: of a text with a question and its answer, in tokens.
         seconds: for all of it.

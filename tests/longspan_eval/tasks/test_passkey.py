@@ -1,11 +1,11 @@
-"""The passkey task: exact lengths, whole needles, the same ending at every length, nothing scored twice, scores."""
+"""The passkey task: exact lengths, whole needles, the same ending at every length, nothing scored twice."""
 
 from __future__ import annotations
 
 import pytest
 
-from longspan_eval.filler import Filler, load_filler
-from longspan_eval.passkey import ANSWER_ROOM, build, score
+from longspan_eval.filler import Filler
+from longspan_eval.tasks.passkey import ANSWER_ROOM, build
 
 FILLERS = pytest.mark.parametrize("filler", ["noise", "prose"])
 
@@ -30,26 +30,11 @@ def test_room_for_the_answer_is_left_free(tokenizer):
     assert len(build(tokenizer, length=512, seed=0, answer_room=ANSWER_ROOM).input_ids) == 512 - ANSWER_ROOM
 
 
-def test_the_depth_orders_the_needle(tokenizer):
-    places = []
-    for depth in (0.0, 0.25, 0.5, 0.75, 1.0):
-        example = build(tokenizer, length=1024, seed=3, depth=depth)
-        places.append(tokenizer.decode(example.input_ids).index(example.answer))
-    assert places == sorted(places) and len(set(places)) == 5
-
-
 @FILLERS
 def test_the_needle_follows_a_sentence(tokenizer, filler):
     for seed in range(8):
         text = tokenizer.decode(build(tokenizer, length=2048, seed=seed, filler=filler).input_ids)
         assert text.split("\nThe pass key is")[0].rstrip(" ").endswith((".", "\n"))
-
-
-@FILLERS
-def test_the_seed_decides_everything(tokenizer, filler):
-    first, again, other = (build(tokenizer, length=400, seed=seed, filler=filler) for seed in (7, 7, 8))
-    assert first == again
-    assert first.input_ids != other.input_ids and first.answer != other.answer and first.depth != other.depth
 
 
 @FILLERS
@@ -84,15 +69,10 @@ def test_the_token_after_the_passkey_is_not_scored(tokenizer):
 
 
 def test_a_text_shorter_than_the_prompt_is_read_round(tokenizer):
-    text = "Snow fell on the hills.\nNobody came.\n"
-    example = build(tokenizer, length=900, seed=1, filler="prose", text=text)
-    assert len(example.input_ids) == 900
-    assert tokenizer.decode(example.input_ids).count("Nobody came.") > 5
-
-
-def test_a_filler_is_tokenized_once(tokenizer):
-    assert load_filler(tokenizer, "prose") is load_filler(tokenizer, "prose")
-    assert load_filler(tokenizer, "prose") is not load_filler(tokenizer, "noise")
+    hay = Filler(tokenizer, "Snow fell on the hills.\nNobody came.\n")
+    assert tokenizer.decode(hay.before(3, 900)).count("Nobody came.") > 5
+    with pytest.raises(ValueError, match="empty"):
+        Filler(tokenizer, "")
 
 
 @pytest.mark.parametrize(
@@ -102,8 +82,7 @@ def test_a_filler_is_tokenized_once(tokenizer):
         ({"length": 300, "targets": 256}, "256 scored tokens takes 3"),
         ({"depth": 1.5}, "depth must lie in 0..1, not 1.5"),
         ({"filler": "music"}, "noise, prose, not 'music'"),
-        ({"filler": "noise", "text": "x"}, "use filler='prose'"),
-        ({"filler": "prose", "text": ""}, "empty"),
+        ({"record": {}}, "passkey is synthetic"),
     ],
 )
 def test_refuses_what_cannot_be_built(tokenizer, given, words):
@@ -125,26 +104,3 @@ def test_sentence_end_is_the_nearest(tokenizer, target):
     ends = [0, *(n + 1 for n, token in enumerate(ids) if tokenizer.decode([token]) == "."), len(ids)]
     found = hay.sentence_end(ids, target)
     assert found in ends and abs(found - target) == min(abs(end - target) for end in ends)
-
-
-@pytest.mark.parametrize(
-    ("prediction", "expected"),
-    [
-        (" 48213.", 1.0),
-        ("48213", 1.0),
-        ("it is 48213 and 11111", 1.0),
-        ("4821", 0.0),
-        ("482133", 0.0),
-        ("11111 48213", 0.0),
-        ("", 0.0),
-        ("none", 0.0),
-    ],
-)
-def test_score(prediction, expected):
-    assert score(prediction, ("48213",)) == expected
-    assert score(prediction, ["7", "48213"]) == expected
-
-
-def test_score_refuses_a_bare_string():
-    with pytest.raises(ValueError, match="sequence"):
-        score("4821", "48213")
