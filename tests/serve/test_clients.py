@@ -46,7 +46,9 @@ def test_openai(client, expected, document):
     )
     assert KEY in asked.choices[0].message.content and asked.choices[0].passages["answer"]
     assert asked.usage.prompt_tokens_details.cached_tokens > 1_000
-    with pytest.raises(openai.BadRequestError, match="tools is not supported") as refused:
+    with pytest.raises(
+        openai.BadRequestError, match="tools cannot be used here: the layout of prompts is plain"
+    ) as refused:
         client.chat.completions.create(
             messages=MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}], **options
         )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,24 +11,23 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from sse_starlette import EventSourceResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from longspan.errors import LongspanError
 from longspan.serve import answers, schema
+from longspan.serve.answering import answer
 from longspan.serve.documents.routes import routes as document_routes
 from longspan.serve.errors import ApiError, error_body
-from longspan.serve.events import AttendedPassages, Delta, Event, Finished
-from longspan.serve.generation import Generation, GenerationRequest
+from longspan.serve.generation import GenerationRequest
 from longspan.serve.host import Host
+from longspan.serve.messages import read_messages
 from longspan.serve.prompts import Prompt
 from longspan.serve.sampling import Sampling
 from longspan.serve.security import Guard
+from longspan.serve.tools import read_tools
 from longspan.version import __version__
 
 PAGE = Path(__file__).parent / "page"
-_CLOSED = Response(status_code=499)  # the client has disconnected
 
 
 def build(host: Host) -> ASGIApp:
@@ -61,15 +56,17 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         with_usage, most = schema.include_usage(body), schema.most_tokens(body)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs requires logprobs=true", param="top_logprobs")
+        messages = read_messages(body.messages)
+        tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, nested=True)
         document = None if body.document is None else host.ready_document(body.document)
-        prompt = await _encoded(host.prompts.chat, body.messages, document)
+        prompt = await _encoded(host.prompts.chat, messages, document, tools)
         if body.passages and prompt.document is None:
             raise ApiError(400, "passages require a document: name it in the field document", param="passages")
         generation = _generation_request(
             host, body, prompt, most, (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
         )  # fmt: skip
         form = answers.ChatFormat(body.model, logprobs=bool(body.logprobs), with_usage=with_usage)
-        return await _answer(host, request, generation, form, stream=bool(body.stream))
+        return await answer(host, request, generation, form, prompt.reader)
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: schema.CompletionRequest) -> Response:
@@ -79,7 +76,7 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         prompt = await _encoded(host.prompts.completion, _one_prompt(host, body.prompt))
         generation = _generation_request(host, body, prompt, body.max_tokens, body.logprobs)
         form = answers.CompletionFormat(body.model, logprobs=body.logprobs is not None, with_usage=with_usage)
-        return await _answer(host, request, generation, form, stream=bool(body.stream))
+        return await answer(host, request, generation, form)
 
 
 def _model_routes(app: FastAPI, host: Host) -> None:
@@ -190,94 +187,8 @@ def _generation_request(
         passages,
         streamed=bool(body.stream),
         digest=prompt.digest,
+        special=prompt.special,
     )
-
-
-class _EventStream(EventSourceResponse):
-    """Cancels the generation when the client disconnects, also before the first event."""
-
-    def __init__(self, host: Host, job: Generation, events: AsyncIterator[dict[str, str]]) -> None:
-        super().__init__(events)
-        self._host, self._job = host, job
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            _cancel(self._host, self._job)
-
-
-def _cancel(host: Host, job: Generation) -> None:
-    if not job.cancelled:
-        job.cancelled = True
-        host.metrics.gone()
-
-
-async def _answer(
-    host: Host, request: Request, generation: GenerationRequest, form: answers.ResponseFormat, *, stream: bool
-) -> Response:
-    loop, events, deltas = asyncio.get_running_loop(), asyncio.Queue[Event](), list[Delta]()
-
-    def emit(event: Event) -> None:
-        if isinstance(event, Delta) and not stream:
-            deltas.append(event)  # read at the end alone: waking the loop for each would cost as much as sampling
-            return
-        with suppress(RuntimeError):  # the server has ended
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-    job = host.submit(generation, emit)
-    if stream:
-        return _EventStream(host, job, _streamed(host, form, events))
-    collected = asyncio.create_task(_finished(host, events))
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait((collected, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not collected.done():
-            return _CLOSED
-        end, attended = await collected
-    finally:
-        collected.cancel()
-        gone.cancel()
-        _cancel(host, job)
-    return Response(form.whole(deltas, end, attended), media_type="application/json")
-
-
-async def _finished(host: Host, events: asyncio.Queue[Event]) -> tuple[Finished, AttendedPassages | None]:
-    event = await events.get()
-    if isinstance(event, Exception):
-        raise ApiError(500, _reason(event))
-    assert isinstance(event, Finished)
-    host.metrics.answered(event)
-    return event, await _attended(event)
-
-
-async def _attended(end: Finished) -> AttendedPassages | None:
-    return None if end.attended is None else await run_in_threadpool(end.attended)
-
-
-async def _streamed(
-    host: Host, form: answers.ResponseFormat, events: asyncio.Queue[Event]
-) -> AsyncIterator[dict[str, str]]:
-    for text in form.begin():
-        yield {"data": text}
-    while not isinstance(event := await events.get(), Finished):
-        if isinstance(event, Exception):
-            yield {"data": json.dumps(error_body(500, _reason(event)))}
-            return
-        yield {"data": form.delta(event)}
-    host.metrics.answered(event)
-    for text in form.end(event, await _attended(event)):
-        yield {"data": text}
-    yield {"data": "[DONE]"}
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) if isinstance(error, LongspanError) else "the answer could not be computed"
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -36,9 +36,9 @@ _COMPLETION = _COMMON | {"logprobs": Field(default=None, ge=0, le=5)}
 # Values that change nothing, beside null and empty ones.
 _NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "echo": (False,),
-    "store": (False,), "suffix": ("",), "parallel_tool_calls": (True, False), "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
-    "service_tier": ("auto", "default"), "verbosity": ("medium",),
+    "store": (False,), "suffix": ("",), "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},), "modalities": (["text"],), "service_tier": ("auto", "default"),
+    "verbosity": ("medium",),
 }  # fmt: skip
 _IGNORED = {"user", "safety_identifier", "prompt_cache_key"}  # identify the user; nothing here depends on them
 
@@ -59,12 +59,18 @@ def _model(name: str, params: Any, fields: dict[str, Any], **more: Any) -> type[
 
 
 _Stream = (bool | None, None)
+_TOOLS: dict[str, Any] = {
+    "tools": (list[dict[str, Any]] | None, None),
+    "tool_choice": (str | dict[str, Any] | None, None),
+    "parallel_tool_calls": (bool | None, None),
+}
 ChatRequest: Any = _model(
     "ChatRequest",
     ChatParams,
     _CHAT,
     messages=(Annotated[list[dict[str, Any]], Field(min_length=1)], ...),
     stream=_Stream,
+    **_TOOLS,
     document=(Annotated[str | None, Field(description="a document that the messages are about")], None),
     passages=(
         Annotated[bool | None, Field(description="return the sentences that the answer attended to most")],
