@@ -20,8 +20,9 @@ from longspan.serve.documents.routes import routes as document_routes
 from longspan.serve.errors import ApiError, error_body
 from longspan.serve.generation import GenerationRequest
 from longspan.serve.host import Host
-from longspan.serve.messages import read_messages
+from longspan.serve.messages import Message, characters, check_last, read_messages
 from longspan.serve.prompts import Prompt
+from longspan.serve.responses import ResponsesFormat, Stored, about_response, read_items
 from longspan.serve.sampling import Sampling
 from longspan.serve.security import Guard
 from longspan.serve.tools import read_tools
@@ -38,6 +39,7 @@ def build(host: Host) -> ASGIApp:
     app.add_exception_handler(Exception, _server_error)
     app.include_router(document_routes(host))
     _generation_routes(app, host)
+    _response_routes(app, host)
     _model_routes(app, host)
     _page_routes(app)
     settings = host.settings
@@ -77,6 +79,43 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         generation = _generation_request(host, body, prompt, body.max_tokens, body.logprobs)
         form = answers.CompletionFormat(body.model, logprobs=body.logprobs is not None, with_usage=with_usage)
         return await answer(host, request, generation, form)
+
+
+def _response_routes(app: FastAPI, host: Host) -> None:
+    @app.post("/v1/responses")
+    async def respond(request: Request, body: schema.ResponseRequest) -> Response:
+        schema.refuse_others(body, schema.ResponseParams)
+        _check_model(host, body.model)
+        earlier = body.previous_response_id
+        before = None if earlier is None else host.responses.get(earlier, 400, "previous_response_id")
+        messages = [*(before.messages if before is not None else ()), *read_items(body.input)]
+        check_last(messages, "input")
+        tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, nested=False)
+        name = body.document or (before.document if before is not None else None)
+        document = None if name is None else host.ready_document(name)
+        system = [Message("system", characters(body.instructions, "instructions"))] if body.instructions else []
+        try:
+            prompt = await _encoded(host.prompts.chat, [*system, *messages], document, tools)
+        except ApiError as error:
+            error.param = "input" if error.param == "messages" else error.param
+            raise
+        generation = _generation_request(host, body, prompt, body.max_output_tokens, None)
+
+        def keep(response: dict[str, Any], message: Message) -> None:
+            if body.store is not False:
+                host.responses.keep(Stored(response, (*messages, message), name))
+
+        form = ResponsesFormat(about_response(body, host.model.generation_config), keep)
+        return await answer(host, request, generation, form, prompt.reader)
+
+    @app.get("/v1/responses/{id}")
+    async def response(id: str) -> dict[str, Any]:
+        return host.responses.get(id).body
+
+    @app.delete("/v1/responses/{id}")
+    async def delete(id: str) -> dict[str, Any]:
+        host.responses.delete(id)
+        return {"id": id, "object": "response", "deleted": True}
 
 
 def _model_routes(app: FastAPI, host: Host) -> None:
@@ -167,22 +206,22 @@ def _generation_request(
         ApiError: 400, prompt and answer are longer than the limit.
     """
     length, longest = len(prompt.ids), host.longest
+    field = next(name for name in ("messages", "prompt", "input") if hasattr(body, name))
     if not length:
-        raise ApiError(400, "the prompt has no tokens", param="messages" if hasattr(body, "messages") else "prompt")
+        raise ApiError(400, "the prompt has no tokens", param=field)
     if longest is not None and length + (most or 1) > longest:
         raise ApiError(
             400, f"the prompt has {length:,} tokens and the answer up to {most or 1:,}; together they may "
-            f"have at most {longest:,}", param="messages" if hasattr(body, "messages") else "prompt",
-            code="context_length_exceeded",
+            f"have at most {longest:,}", param=field, code="context_length_exceeded",
         )  # fmt: skip
     if most is None:
         most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
-    sampling = Sampling(body.temperature, body.top_p, body.seed, alternatives)
+    sampling = Sampling(body.temperature, body.top_p, getattr(body, "seed", None), alternatives)
     return GenerationRequest(
         prompt.ids,
         most,
         sampling,
-        schema.stops(body.stop),
+        schema.stops(getattr(body, "stop", None)),
         prompt.document,
         passages,
         streamed=bool(body.stream),

@@ -24,6 +24,7 @@ from longspan.serve.events import Emit
 from longspan.serve.generation import Generation, GenerationRequest
 from longspan.serve.metrics import Metrics
 from longspan.serve.prompts import PreviousAnswers, Prompts, characters_of
+from longspan.serve.responses import StoredResponses
 from longspan.serve.settings import ServerSettings
 from longspan.serve.together import NextTokens
 from longspan.text.extraction import Extractor
@@ -49,7 +50,7 @@ class Host:
         self._next_tokens = NextTokens(model)
         self.engine = Engine(settings.max_running, settings.max_queue, self._next_tokens)
         self.caches = Caches(model, memory=settings.memory, directory=settings.kv_dir, disk=settings.kv_disk)
-        self.previous_answers, self.metrics = PreviousAnswers(), Metrics()
+        self.previous_answers, self.responses, self.metrics = PreviousAnswers(), StoredResponses(), Metrics()
         self.extractor = Extractor(
             seconds=settings.extract_seconds, memory=settings.extract_memory, longest=settings.max_body
         )

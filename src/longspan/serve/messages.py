@@ -45,19 +45,26 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
     """
     read = []
     for n, message in enumerate(messages):
-        role, where = message.get("role"), f"messages[{n}]"
-        if not isinstance(role, str) or role not in _ROLES:
-            raise ApiError(
-                400, f"{where}.role {role!r} is not supported; use one of {', '.join(_ROLES)}", param=f"{where}.role"
-            )
+        where = f"messages[{n}]"
+        role = role_of(message, where)
         refuse_fields(message, {"role", "content"} | _FIELDS.get(role, set()), where)
         calls = tuple(_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_list(message, where)))
         content = message.get("content")
         text = "" if calls and content is None else text_of(content, f"{where}.content")
         call_id = some_text(message, "tool_call_id", where) if role == "tool" else ""
-        read.append(Message(_ROLES[role], text, calls, call_id))
+        read.append(Message(role, text, calls, call_id))
     check_last(read, "messages")
     return read
+
+
+def role_of(message: Mapping[str, Any], where: str, *others: str) -> str:
+    """A message's role, none of ``others``; raises ``ApiError`` 400."""
+    role, known = message.get("role"), [one for one in _ROLES if one not in others]
+    if not isinstance(role, str) or role not in known:
+        raise ApiError(
+            400, f"{where}.role {role!r:.80} is not supported; use one of {', '.join(known)}", param=f"{where}.role"
+        )
+    return _ROLES[role]
 
 
 def check_last(messages: Sequence[Message], field: str) -> None:
