@@ -309,12 +309,31 @@ def test_both_names_of_the_length_are_taken_where_they_agree(served):
 def test_other_names(served):
     response = served.http.post("/v1/chat/completions", json=chat("hello", model="gpt-4"))
     assert response.status_code == 404 and response.json()["error"]["code"] == "model_not_found"
-    assert served.http.get("/v1/models/tiny").json()["longspan"]["window"] == 512
+    about = served.http.get("/v1/models/tiny").json()
+    assert about["longspan"].items() >= {"window": 512, "length": None, "weights": "float32"}.items()
+    assert about["longspan"]["method"] == "longheads" and about["max_model_len"] is None
     assert [model["id"] for model in served.http.get("/v1/models").json()["data"]] == ["tiny"]
     unknown = served.http.post("/v1/chat/completions", json=chat("hello", document="doc-" + 24 * "0"))
     assert unknown.status_code == 404 and unknown.json()["error"]["param"] == "document"
     system = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     assert said(served.ask(system, max_tokens=3)) == said(served.ask("Be brief.\nhello", max_tokens=3))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "names"),
+    [
+        ("POST", "embeddings", "embeddings"),
+        ("POST", "images/generations", "images"),
+        ("POST", "audio/transcriptions", "audio"),
+        ("GET", "files", "/v1/documents"),
+        ("DELETE", "files/file-1", "files"),
+        ("POST", "responses/compact", "responses/compact"),
+    ],
+)
+def test_what_is_not_there_is_named(served, method, path, names):
+    response = served.http.request(method, f"/v1/{path}")
+    error = response.json()["error"]
+    assert response.status_code == 404 and error["code"] == "unsupported_endpoint" and names in error["message"]
 
 
 def test_a_role_that_is_no_text_is_refused(served):

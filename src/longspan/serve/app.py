@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,18 @@ from longspan.serve.sampling import Sampling
 from longspan.serve.security import Guard
 from longspan.serve.tools import read_tools
 from longspan.version import __version__
+from longspan.weights import PACKED_AS
 
 PAGE = Path(__file__).parent / "page"
+# Parts of OpenAI's API that are not here, by the reason.
+_ABSENT = {
+    "the model reads and writes text alone": ("images", "audio", "videos", "realtime"),
+    "the model generates text; embeddings and scores need a server with another model": ("embeddings", "moderations"),
+    "texts are uploaded to /v1/documents": ("files", "uploads", "vector_stores"),
+    "a conversation goes on by previous_response_id": ("conversations", "assistants", "threads"),
+    "each request is answered by itself": ("batches", "fine_tuning"),
+    "a long conversation is read as it is": ("responses/compact",),
+}
 
 
 def build(host: Host) -> ASGIApp:
@@ -41,10 +52,11 @@ def build(host: Host) -> ASGIApp:
     _generation_routes(app, host)
     _response_routes(app, host)
     _model_routes(app, host)
+    _absent_routes(app)
     _page_routes(app)
     settings = host.settings
     return Guard(
-        app, api_key=settings.api_key, loopback=settings.loopback, max_body=settings.max_body,
+        app, api_keys=settings.api_keys, loopback=settings.loopback, max_body=settings.max_body,
         most=settings.connections, most_of_address=settings.max_address_connections,
         requested=host.metrics.requested,
     )  # fmt: skip
@@ -120,9 +132,13 @@ def _response_routes(app: FastAPI, host: Host) -> None:
 
 def _model_routes(app: FastAPI, host: Host) -> None:
     report = host.attachment.report
-    about = {"method": report.method.name, "window": report.window}
-    about |= {"version": __version__}
+    about = {
+        "method": report.method.name, "window": report.window, "length": host.longest,
+        "weights": getattr(host.model, PACKED_AS, None) or str(host.model.dtype).removeprefix("torch."),
+        "version": __version__,
+    }  # fmt: skip
     model = {"id": host.settings.model, "object": "model", "created": 0, "owned_by": "longspan", "longspan": about}
+    model["max_model_len"] = host.longest  # as vLLM names it, for clients that ask
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -145,6 +161,19 @@ def _model_routes(app: FastAPI, host: Host) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(generate_latest(host.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _absent_routes(app: FastAPI) -> None:
+    def refuse(path: str, why: str) -> Callable[[], None]:
+        def absent() -> None:
+            raise ApiError(404, f"{path} is not served here: {why}", code="unsupported_endpoint")
+
+        return absent
+
+    for why, names in _ABSENT.items():
+        for path in (f"/v1/{name}" for name in names):
+            for own in (path, f"{path}/{{rest:path}}"):
+                app.add_api_route(own, refuse(path, why), methods=["GET", "POST", "DELETE"], include_in_schema=False)
 
 
 def _page_routes(app: FastAPI) -> None:
@@ -214,6 +243,7 @@ def _generation_request(
             400, f"the prompt has {length:,} tokens and the answer up to {most or 1:,}; together they may "
             f"have at most {longest:,}", param=field, code="context_length_exceeded",
         )  # fmt: skip
+    host.check_memory(prompt, field)
     if most is None:
         most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
     sampling = Sampling(body.temperature, body.top_p, getattr(body, "seed", None), alternatives)
