@@ -94,6 +94,24 @@ def test_a_stream_tells_the_same(served, document):
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize(
+    ("path", "field"), [("chat/completions", "messages"), ("completions", "prompt"), ("responses", "input")]
+)
+def test_a_stream_tells_how_far_a_long_prompt_is_read(served, book, path, field):
+    """By comments, which keep a connection alive; one for each prefill chunk but the last."""
+    text = f"{path}: {book}"
+    body = {"model": "tiny", field: [{"role": "user", "content": text}] if field == "messages" else text}
+    with served.http.stream("POST", f"/v1/{path}", json={**body, "stream": True}) as response:
+        lines = [line for line in response.iter_lines() if line]
+    shares = [int(line.removeprefix(": reading ").removesuffix("%")) for line in lines if line[0] == ":"]
+    assert len(shares) == (len(served.host.tokenizer(text)["input_ids"]) - 1) // served.host.prefill_chunk > 3
+    assert shares == sorted(set(shares)) and shares[0] > 0 and shares[-1] < 100
+    last = max(n for n, line in enumerate(lines) if line[0] == ":")
+    assert not any("delta" in line and '"role"' not in line for line in lines[:last]), (
+        "it is read before it is answered"
+    )
+
+
 def test_stop(served, document):
     answer = served.ask(QUESTION, document=document, max_tokens=12, stop="42")
     assert said(answer) == " 71" and answer["choices"][0]["finish_reason"] == "stop"

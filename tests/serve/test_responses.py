@@ -7,28 +7,12 @@ import json
 import openai
 import pytest
 
-from longspan.bundled import load_bundled
 from longspan.serve import responses
-from support.scripted import script
-from support.serving import KEY, QUESTION, Served, chat, said
-from support.templates import TOOLS, with_template
+from support.serving import KEY, QUESTION, chat, said
 
 TOOL = {"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {}}}
 CALLED = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 BODY = {"model": "tiny", "input": "The road", "max_output_tokens": 8, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return with_template(load_bundled()[1], TOOLS)
-
-
-@pytest.fixture(scope="module")
-def templated(bundled, tokenizer, tmp_path_factory):
-    """A server of a model with a chat template."""
-    server = Served(bundled[0], tokenizer, tmp_path_factory.mktemp("documents"), max_new_tokens=200)
-    yield server
-    server.close()
 
 
 def post(server, **more):
@@ -85,8 +69,8 @@ def test_the_events_of_a_text(served):
     assert {event.get("item_id", last["output"][0]["id"]) for event in events} == {last["output"][0]["id"]}
 
 
-def test_the_events_of_a_call(templated, tokenizer, monkeypatch):
-    script(monkeypatch, tokenizer)(f"Let me see.{CALLED}")
+def test_the_events_of_a_call(templated, say):
+    say(f"Let me see.{CALLED}")
     more = {"tools": [TOOL], "max_output_tokens": None}
     events = stream(templated, **more)
     kinds = [event["type"].removeprefix("response.") for event in events if "output_text" not in event["type"]]
@@ -101,9 +85,8 @@ def test_the_events_of_a_call(templated, tokenizer, monkeypatch):
     assert without_ids(post(templated, **more)) == without_ids(events[-1]["response"])
 
 
-def test_a_response_goes_on_from_an_earlier_one(templated, tokenizer, monkeypatch):
+def test_a_response_goes_on_from_an_earlier_one(templated, say):
     """And reads nothing of that again; instructions hold for one response alone."""
-    say = script(monkeypatch, tokenizer)
     say(f"Let me see.{CALLED}")
     first = post(templated, input="Weather?", tools=[TOOL], max_output_tokens=None, instructions="Be brief.")
     say("It rains.")
@@ -144,8 +127,8 @@ def test_responses_are_kept_and_deleted(served, monkeypatch):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_response_that_fails_says_so(templated, tokenizer, monkeypatch, streamed):
-    script(monkeypatch, tokenizer)("no call")
+def test_a_response_that_fails_says_so(templated, say, streamed):
+    say("no call")
     more = {"tools": [TOOL], "tool_choice": "required", "max_output_tokens": None}
     if streamed:
         last = stream(templated, **more)[-1]

@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from longspan.bundled import load_bundled
 from longspan.serve.errors import ApiError
 from longspan.serve.tools import CallForm, read_tools
-from support.scripted import script
 from support.serving import Served, chat, events
 from support.templates import CHATML, TOOLS, with_template
 
@@ -34,34 +32,17 @@ OWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return with_template(load_bundled()[1], TOOLS)
-
-
-@pytest.fixture(scope="module")
-def served(bundled, tokenizer, tmp_path_factory):
-    server = Served(bundled[0], tokenizer, tmp_path_factory.mktemp("documents"), max_new_tokens=200)
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def say(monkeypatch, tokenizer):
-    return script(monkeypatch, tokenizer)
-
-
-@pytest.fixture
-def ask(served):
+def ask(templated):
     """The choice of a chat with functions, whole or of all chunks of a stream."""
 
     def asked(*, stream=False, messages="Weather?", **more):
         body = chat(messages, tools=[TOOL, OTHER], stream=stream, **more)
         if not stream:
-            response = served.http.post("/v1/chat/completions", json=body)
+            response = templated.http.post("/v1/chat/completions", json=body)
             assert response.status_code == 200, response.text
             return response.json()["choices"][0]
-        with served.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        with templated.http.stream("POST", "/v1/chat/completions", json=body) as response:
             chunks = [chunk["choices"][0] for chunk in events(response)]
         deltas = [chunk["delta"] for chunk in chunks]
         calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
@@ -118,7 +99,7 @@ def test_a_call_that_its_length_cuts_off_is_text(ask, say, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_named_function_is_called(ask, say, served, stream):
+def test_a_named_function_is_called(ask, say, templated, stream):
     say(FORCED)
     choice = ask(stream=stream, tool_choice={"type": "function", "function": {"name": "get_weather"}})
     assert called(choice) == [("get_weather", '{"city": "Köln"}')] and choice["finish_reason"] == "tool_calls"
@@ -127,17 +108,17 @@ def test_a_named_function_is_called(ask, say, served, stream):
 
 
 @pytest.mark.parametrize("answer", ["no call", 'other", "arguments": {}}</tool_call>'])
-def test_an_answer_without_the_call_that_is_required_is_an_error(served, say, answer):
+def test_an_answer_without_the_call_that_is_required_is_an_error(templated, say, answer):
     say(answer)
     body = chat("Weather?", tools=[TOOL, OTHER], tool_choice="required")
-    whole = served.http.post("/v1/chat/completions", json=body)
+    whole = templated.http.post("/v1/chat/completions", json=body)
     assert whole.status_code == 500 and whole.json()["error"]["code"] == "no_tool_call"
-    with served.http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+    with templated.http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
         lines = [line for line in response.iter_lines() if line.startswith("data: ")]
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "no_tool_call"
 
 
-def test_functions_calls_and_results_are_given_to_the_template(served, say, tokenizer):
+def test_functions_calls_and_results_are_given_to_the_template(templated, say, tool_tokenizer):
     say("It rains.")
     call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Köln"}'}}
     messages = [
@@ -146,22 +127,22 @@ def test_functions_calls_and_results_are_given_to_the_template(served, say, toke
         {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "rain"}]},
     ]
     body = chat(messages, tools=[TOOL])
-    answer = served.http.post("/v1/chat/completions", json=body).json()
+    answer = templated.http.post("/v1/chat/completions", json=body).json()
     parsed = [dict(message) for message in messages]
     parsed[1] |= {"content": ""}
     parsed[1]["tool_calls"] = [{**call, "function": {"name": "get_weather", "arguments": {"city": "Köln"}}}]
     parsed[2] |= {"content": "rain"}
-    text = tokenizer.apply_chat_template(parsed, tools=[TOOL], tokenize=False, add_generation_prompt=True)
+    text = tool_tokenizer.apply_chat_template(parsed, tools=[TOOL], tokenize=False, add_generation_prompt=True)
     assert CALLED in text and "Weather." in text
-    assert answer["usage"]["prompt_tokens"] == len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert answer["usage"]["prompt_tokens"] == len(tool_tokenizer(text, add_special_tokens=False)["input_ids"])
     assert answer["choices"][0]["message"]["content"] == "It rains."
-    without = served.http.post("/v1/chat/completions", json=body | {"tool_choice": "none"}).json()
+    without = templated.http.post("/v1/chat/completions", json=body | {"tool_choice": "none"}).json()
     assert without["usage"]["prompt_tokens"] < answer["usage"]["prompt_tokens"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_the_form_of_a_tokenizer_is_read(tokenizer, size):
-    own = with_template(tokenizer, TOOLS)
+def test_the_form_of_a_tokenizer_is_read(tool_tokenizer, size):
+    own = with_template(tool_tokenizer, TOOLS)
     own.response_template = OWN
     tools = read_tools([TOOL], None, None, nested=True)
     text = 'Let me see.<s>call:get_weather{"city": "Köln"}<pad><s>call:get_time{}<pad>'
@@ -174,8 +155,8 @@ def test_the_form_of_a_tokenizer_is_read(tokenizer, size):
     assert [(one.name, one.arguments) for one in calls] == [("get_weather", '{"city": "Köln"}'), ("get_time", "{}")]
 
 
-def test_special_tokens_of_a_form_are_read(bundled, tokenizer, say, tmp_path):
-    own = with_template(tokenizer, TOOLS)
+def test_special_tokens_of_a_form_are_read(bundled, tool_tokenizer, say, tmp_path):
+    own = with_template(tool_tokenizer, TOOLS)
     own.response_template = OWN
     say('<s>call:get_weather{"city": "Köln"}<pad>')
     server = Served(bundled[0], own, tmp_path / "documents", max_new_tokens=100)
@@ -195,9 +176,9 @@ def test_special_tokens_of_a_form_are_read(bundled, tokenizer, say, tmp_path):
         (TOOLS.replace("{% if tools %}", "{{ raise_exception('no tools') }}"), "takes no tools"),
     ],
 )
-def test_a_template_without_functions_is_refused(tokenizer, template, says):
-    assert says in CallForm(with_template(tokenizer, template)).refusal
-    assert CallForm(tokenizer).refusal is None
+def test_a_template_without_functions_is_refused(tool_tokenizer, template, says):
+    assert says in CallForm(with_template(tool_tokenizer, template)).refusal
+    assert CallForm(tool_tokenizer).refusal is None
 
 
 def test_a_refusal_names_the_template(bundled, tmp_path, book):
@@ -213,8 +194,8 @@ def test_a_refusal_names_the_template(bundled, tmp_path, book):
         server.close()
 
 
-def test_a_document_has_no_place_for_functions(served, book):
-    response = served.http.post("/v1/chat/completions", json=chat("x", tools=[TOOL], document=served.add(book)))
+def test_a_document_has_no_place_for_functions(templated, book):
+    response = templated.http.post("/v1/chat/completions", json=chat("x", tools=[TOOL], document=templated.add(book)))
     assert response.status_code == 400 and "a document" in response.json()["error"]["message"]
 
 
@@ -252,6 +233,6 @@ def test_what_cannot_be_held_is_named(more, field):
         ({"role": "user", "content": "x", "tool_calls": [3]}, "messages[0].tool_calls"),
     ],
 )  # fmt: skip
-def test_calls_that_are_none_are_named(served, message, field):
-    response = served.http.post("/v1/chat/completions", json=chat([message, {"role": "user", "content": "x"}]))
+def test_calls_that_are_none_are_named(templated, message, field):
+    response = templated.http.post("/v1/chat/completions", json=chat([message, {"role": "user", "content": "x"}]))
     assert response.status_code == 400 and response.json()["error"]["param"] == field
