@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from longspan.errors import LongspanError
 from longspan.serve.answers import Format
 from longspan.serve.errors import ApiError
-from longspan.serve.events import AttendedPassages, Delta, Event, Finished, Reading
+from longspan.serve.events import AttendedPassages, Delta, Event, Finished, PromptProgress
 from longspan.serve.generation import Generation, GenerationRequest
 from longspan.serve.host import Host
 from longspan.serve.tools import CallReader
@@ -34,7 +34,7 @@ async def answer(
     loop, events, deltas = asyncio.get_running_loop(), asyncio.Queue[Event](), list[Delta]()
 
     def emit(event: Event) -> None:
-        if not generation.streamed and isinstance(event, Delta | Reading):
+        if not generation.streamed and isinstance(event, Delta | PromptProgress):
             if isinstance(event, Delta):
                 deltas.append(event)  # read at the end alone: waking the loop for each would cost as much as sampling
             return
@@ -100,31 +100,31 @@ async def _streamed(
 ) -> AsyncIterator[dict[str, str]]:
     for one in form.begin():
         yield one
-    while not isinstance(event := await events.get(), Finished):
-        if isinstance(event, Reading):  # keeps clients and proxies from giving up, who else hear nothing for minutes
-            yield {"comment": f"reading {event.tokens * 100 // event.prompt}%"}
-            continue
-        if isinstance(event, Exception):
-            for one in form.failed(_failure(event).body()):
-                yield one
-            return
-        delta = event if reader is None else _with_calls(reader, event)
-        if delta.text or delta.tokens or delta.calls:
-            for one in form.delta(delta):
-                yield one
-    host.metrics.answered(event)
-    if reader is not None:
-        try:
+    try:
+        while not isinstance(event := await events.get(), Finished):
+            if isinstance(event, Exception):
+                raise _failure(event)
+            if isinstance(
+                event, PromptProgress
+            ):  # keeps clients and proxies from giving up: else they hear nothing for long
+                yield {"comment": f"reading {event.tokens * 100 // event.prompt}%"}
+            else:
+                for one in _formatted(form, event if reader is None else _with_calls(reader, event)):
+                    yield one
+        host.metrics.answered(event)
+        if reader is not None:
             last, event = _ended(reader, event)
-        except ApiError as error:
-            for one in form.failed(error.body()):
+            for one in _formatted(form, last):
                 yield one
-            return
-        if last.text or last.calls:
-            for one in form.delta(last):
-                yield one
-    for one in form.end(event, await _attended(event)):
+        rest = form.end(event, await _attended(event))
+    except ApiError as error:
+        rest = form.failed(error.body())
+    for one in rest:
         yield one
+
+
+def _formatted(form: Format, delta: Delta) -> list[dict[str, str]]:
+    return form.delta(delta) if delta.text or delta.tokens or delta.calls else []
 
 
 def _with_calls(reader: CallReader, delta: Delta) -> Delta:

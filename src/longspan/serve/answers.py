@@ -9,11 +9,15 @@ from secrets import token_hex
 from typing import Any, Protocol
 
 from openai.types import Completion, CompletionChoice, CompletionUsage
-from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessage,
+    ChatCompletionMessageFunctionToolCall,
+)
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
-from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall, ChoiceDeltaToolCallFunction
-from openai.types.chat.chat_completion_message_function_tool_call import ChatCompletionMessageFunctionToolCall, Function
+from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 from openai.types.completion_choice import Logprobs
 from openai.types.completion_usage import PromptTokensDetails
@@ -21,6 +25,7 @@ from pydantic import BaseModel
 
 from longspan.documents import Passage
 from longspan.serve.events import AttendedPassages, Delta, Finished, ShownToken
+from longspan.serve.messages import Call
 
 _DONE = {"data": "[DONE]"}
 
@@ -58,7 +63,7 @@ class Format(Protocol):
         """The JSON of an answer that is not streamed."""
 
 
-class _Chunks:
+class _ChunkedFormat:
     """What chats and completions have in common."""
 
     def begin(self) -> list[dict[str, str]]:
@@ -68,7 +73,7 @@ class _Chunks:
         return [{"data": json.dumps(body)}]
 
 
-class ChatFormat(_Chunks):
+class ChatFormat(_ChunkedFormat):
     """Formats an answer of ``/v1/chat/completions``; see ``Format``."""
 
     def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
@@ -83,15 +88,12 @@ class ChatFormat(_Chunks):
         return [self._chunk(ChoiceDelta(role="assistant", content=""))]
 
     def delta(self, delta: Delta) -> list[dict[str, str]]:
-        calls = [
-            ChoiceDeltaToolCall(
-                index=self._calls + n, id=call.id, type="function",
-                function=ChoiceDeltaToolCallFunction(name=call.name, arguments=call.arguments),
-            )
-            for n, call in enumerate(delta.calls)
-        ]  # fmt: skip
-        self._calls += len(calls)
-        told = ChoiceDelta(content=delta.text, tool_calls=calls) if calls else ChoiceDelta(content=delta.text)
+        told = ChoiceDelta(content=delta.text)
+        if delta.calls:
+            told.tool_calls = [
+                ChoiceDeltaToolCall(index=self._calls + n, **_call(one)) for n, one in enumerate(delta.calls)
+            ]
+            self._calls += len(delta.calls)
         return [self._chunk(told, logprobs=self._probabilities(delta.tokens))]
 
     def end(self, end: Finished, attended: AttendedPassages | None) -> list[dict[str, str]]:
@@ -105,12 +107,7 @@ class ChatFormat(_Chunks):
         message = ChatCompletionMessage(role="assistant", content=text, refusal=None, annotations=[])
         if calls:
             message.content = text or None
-            message.tool_calls = [
-                ChatCompletionMessageFunctionToolCall(
-                    id=call.id, type="function", function=Function(name=call.name, arguments=call.arguments)
-                )
-                for call in calls
-            ]
+            message.tool_calls = [ChatCompletionMessageFunctionToolCall(**_call(one)) for one in calls]
         choice = Choice(
             index=0,
             finish_reason=end.finish,
@@ -144,7 +141,7 @@ class ChatFormat(_Chunks):
         return ChoiceLogprobs(content=content, refusal=None)
 
 
-class CompletionFormat(_Chunks):
+class CompletionFormat(_ChunkedFormat):
     """Formats an answer of ``/v1/completions``; see ``Format``."""
 
     def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
@@ -181,6 +178,10 @@ class CompletionFormat(_Chunks):
             top_logprobs=[_by_text(one.likeliest) for one in tokens],
             text_offset=[one.begin for one in tokens],
         )
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _token(text: str, logprob: float | None) -> dict[str, Any]:

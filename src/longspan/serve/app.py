@@ -23,7 +23,7 @@ from longspan.serve.generation import GenerationRequest
 from longspan.serve.host import Host
 from longspan.serve.messages import Message, characters, check_last, read_messages
 from longspan.serve.prompts import Prompt
-from longspan.serve.responses import ResponsesFormat, Stored, about_response, read_items
+from longspan.serve.responses import ResponsesFormat, StoredResponse, about_response, read_items
 from longspan.serve.sampling import Sampling
 from longspan.serve.security import Guard
 from longspan.serve.tools import read_tools
@@ -115,7 +115,7 @@ def _response_routes(app: FastAPI, host: Host) -> None:
 
         def keep(response: dict[str, Any], message: Message) -> None:
             if body.store is not False:
-                host.responses.keep(Stored(response, (*messages, message), name))
+                host.responses.keep(StoredResponse(response, (*messages, message), name))
 
         form = ResponsesFormat(about_response(body, host.model.generation_config), keep)
         return await answer(host, request, generation, form, prompt.reader)

@@ -36,7 +36,7 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PromptProgress:
     """How many tokens of a prompt of several prefill chunks are read, before its answer."""
 
     tokens: int
@@ -79,5 +79,5 @@ class Finished:
     attended: Callable[[], AttendedPassages] | None
 
 
-Event = Delta | Reading | Finished | Exception
+Event = Delta | PromptProgress | Finished | Exception
 Emit = Callable[[Event], None]

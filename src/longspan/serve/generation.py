@@ -22,7 +22,7 @@ from longspan.hf.logits import last_logits
 from longspan.serve.answer_text import AnswerText
 from longspan.serve.caches import Caches, PrefixCache
 from longspan.serve.engine import log
-from longspan.serve.events import AttendedPassages, Emit, Finished, Reading
+from longspan.serve.events import AttendedPassages, Emit, Finished, PromptProgress
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token
 from longspan.text.ends import Finish, end_tokens
@@ -173,7 +173,7 @@ class Generation:
         if stop < self._length:
             # A device computes on while the next job begins; seconds are those of the job that caused them.
             logits[:1].tolist()
-            self._emit(Reading(stop, self._length))
+            self._emit(PromptProgress(stop, self._length))
             return None
         return self._sampler(self._ids[: self._length], logits)
 

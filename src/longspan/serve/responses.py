@@ -63,7 +63,7 @@ def about_response(body: Any, config: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredResponse:
     """A response and the conversation up to it, without instructions.
 
     Attributes:
@@ -85,15 +85,15 @@ class StoredResponses:
     """The last responses, which end with the process."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Stored, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[StoredResponse, int]] = OrderedDict()
 
-    def keep(self, one: Stored) -> None:
+    def keep(self, one: StoredResponse) -> None:
         """Keep a response; the oldest ones go."""
         self._kept[one.body["id"]] = one, one.size
         while sum(size for _, size in self._kept.values()) > _KEPT and len(self._kept) > 1:
             self._kept.popitem(last=False)
 
-    def get(self, id: str, status: int = 404, param: str | None = None) -> Stored:
+    def get(self, id: str, status: int = 404, param: str | None = None) -> StoredResponse:
         """A response; raises ``ApiError`` of that status if there is none."""
         if id not in self._kept:
             raise ApiError(

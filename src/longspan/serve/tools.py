@@ -69,31 +69,26 @@ def read_tools(tools: Sequence[Any] | None, choice: Any, parallel: bool | None, 
     names = [one["function"]["name"] for one in functions]
     if len(set(names)) < len(names):
         raise ApiError(400, "two of the tools have one name", param="tools")
-    named = ""
+    named: Any = ""
+    known = choice in (None, "auto", "none") or (choice == "required" and functions)
     if isinstance(choice, dict):
         about = choice.get("function") if nested else choice
-        if choice.get("type") != "function" or not isinstance(about, dict):
-            raise ApiError(
-                400, f"tool_choice of type {str(choice.get('type'))[:40]!r} is not supported; use 'auto', 'none', "
-                "'required' or a function", param="tool_choice",
-            )  # fmt: skip
-        named = str(about.get("name"))
-    elif choice not in (None, "auto", "none", "required"):
-        raise ApiError(400, "tool_choice must be 'auto', 'none', 'required' or a function", param="tool_choice")
-    if named and named not in names:
-        raise ApiError(400, f"tool_choice names {named[:64]!r}, which is none of the tools", param="tool_choice")
-    if choice == "required" and not functions:
-        raise ApiError(400, "tool_choice 'required' needs tools", param="tool_choice")
+        named = about.get("name") if choice.get("type") == "function" and isinstance(about, dict) else None
+        known = named in names
+    if not known:
+        raise ApiError(
+            400, f"tool_choice {choice!r:.99} cannot be held; use 'auto', 'none', 'required' or one of the tools",
+            param="tool_choice",
+        )  # fmt: skip
     if choice == "none" or not functions:
         return None
-    required = bool(named) or choice == "required"
+    required = isinstance(choice, dict) or choice == "required"
     return Tools(functions, required, named or (names[0] if required and len(names) == 1 else ""), parallel is False)
 
 
-def _function(tool: Any, where: str, *, nested: bool) -> dict[str, Any]:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    about = tool.get("function") if nested and isinstance(tool, dict) else tool
-    if kind != "function" or not isinstance(about, dict):
+def _function(tool: Mapping[str, Any], where: str, *, nested: bool) -> dict[str, Any]:
+    about = tool.get("function") if nested else tool
+    if tool.get("type") != "function" or not isinstance(about, dict):
         raise ApiError(400, f"{where} must be a function; other types are not supported", param=where)
     refuse_fields(about, {"type", "name", "description", "parameters", "strict"}, where)
     name, says, parameters = about.get("name"), about.get("description") or "", about.get("parameters")
@@ -119,16 +114,15 @@ class CallForm:
 
     Args:
         tokenizer: used by no other thread meanwhile.
+
+    Attributes:
+        special: whether special tokens may stand around calls.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._own = getattr(tokenizer, "response_template", None)
-
-    @property
-    def special(self) -> bool:
-        """Whether special tokens may stand around calls."""
-        return self._own is not None
+        self.special = self._own is not None
 
     @cached_property
     def refusal(self) -> str | None:
