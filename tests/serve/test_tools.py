@@ -146,7 +146,7 @@ def test_the_form_of_a_tokenizer_is_read(tool_tokenizer, size):
     own.response_template = OWN
     tools = read_tools([TOOL], None, None, nested=True)
     text = 'Let me see.<s>call:get_weather{"city": "Köln"}<pad><s>call:get_time{}<pad>'
-    reader, shown, calls = CallForm(own).reader(tools, "<|user|>\nx</s>\n<|assistant|>\n"), "", []
+    reader, shown, calls = CallForm(own).reader(tools, "", "<|user|>\nx</s>\n<|assistant|>\n"), "", []
     for at in range(0, len(text), size):
         new, found = reader.feed(text[at : at + size])
         shown, calls = shown + new, calls + found
@@ -227,7 +227,7 @@ def test_what_cannot_be_held_is_named(more, field):
          "messages[0].tool_calls[0].function.arguments"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
          "messages[0].tool_calls[0].id"),
-        ({"role": "assistant", "tool_calls": [3]}, "messages[0].tool_calls[0]"),
+        ({"role": "assistant", "tool_calls": [3]}, "messages[0].tool_calls"),
         ({"role": "assistant", "tool_calls": 3}, "messages[0].tool_calls"),
         ({"role": "tool", "content": "x"}, "messages[0].tool_call_id"),
         ({"role": "user", "content": "x", "tool_calls": [3]}, "messages[0].tool_calls"),

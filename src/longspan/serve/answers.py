@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 from openai.types import Completion, CompletionChoice, CompletionUsage
 from openai.types.chat import (
@@ -44,37 +45,32 @@ def usage(end: Finished) -> CompletionUsage:
     )
 
 
-class Format(Protocol):
+class Format(ABC):
     """Formats an answer, as a whole or as events of a stream, which are as ``sse_starlette`` takes them."""
 
     def begin(self) -> list[dict[str, str]]:
         """Events before the first delta."""
+        return []
 
+    @abstractmethod
     def delta(self, delta: Delta) -> list[dict[str, str]]:
         """Events of a part of the answer."""
 
+    @abstractmethod
     def end(self, end: Finished, attended: AttendedPassages | None) -> list[dict[str, str]]:
         """Events after the last delta."""
 
     def failed(self, body: dict[str, Any]) -> list[dict[str, str]]:
         """Events instead of the rest, with the JSON of an error."""
+        return [{"data": json.dumps(body)}]
 
+    @abstractmethod
     def whole(self, deltas: Sequence[Delta], end: Finished, attended: AttendedPassages | None) -> str:
         """The JSON of an answer that is not streamed."""
 
 
-class _ChunkedFormat:
-    """What chats and completions have in common."""
-
-    def begin(self) -> list[dict[str, str]]:
-        return []
-
-    def failed(self, body: dict[str, Any]) -> list[dict[str, str]]:
-        return [{"data": json.dumps(body)}]
-
-
-class ChatFormat(_ChunkedFormat):
-    """Formats an answer of ``/v1/chat/completions``; see ``Format``."""
+class ChatFormat(Format):
+    """Formats an answer of ``/v1/chat/completions``."""
 
     def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
         self._logprobs, self._with_usage, self._calls = logprobs, with_usage, 0
@@ -141,8 +137,8 @@ class ChatFormat(_ChunkedFormat):
         return ChoiceLogprobs(content=content, refusal=None)
 
 
-class CompletionFormat(_ChunkedFormat):
-    """Formats an answer of ``/v1/completions``; see ``Format``."""
+class CompletionFormat(Format):
+    """Formats an answer of ``/v1/completions``."""
 
     def __init__(self, model: str, *, logprobs: bool, with_usage: bool) -> None:
         self._logprobs, self._with_usage = logprobs, with_usage

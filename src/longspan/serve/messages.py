@@ -36,6 +36,10 @@ class Message:
     calls: tuple[Call, ...] = ()
     call_id: str = ""
 
+    def __len__(self) -> int:
+        """Characters."""
+        return len(self.text) + sum(len(call.arguments) for call in self.calls)
+
 
 def read_messages(messages: Sequence[Any]) -> list[Message]:
     """The messages of a request.
@@ -48,7 +52,7 @@ def read_messages(messages: Sequence[Any]) -> list[Message]:
         where = f"messages[{n}]"
         role = role_of(message, where)
         refuse_fields(message, {"role", "content"} | _FIELDS.get(role, set()), where)
-        calls = tuple(_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_list(message, where)))
+        calls = _calls(message.get("tool_calls") or [], f"{where}.tool_calls")
         content = message.get("content")
         text = "" if calls and content is None else text_of(content, f"{where}.content")
         call_id = some_text(message, "tool_call_id", where) if role == "tool" else ""
@@ -137,15 +141,12 @@ def characters(text: str, where: str) -> str:
     return text
 
 
-def _list(message: Mapping[str, Any], where: str) -> list[Any]:
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list):
-        raise ApiError(400, f"{where}.tool_calls must be a list", param=f"{where}.tool_calls")
-    return calls
-
-
-def _call(call: Any, where: str) -> Call:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or call.get("type", "function") != "function":
-        raise ApiError(400, f"{where} must be the call of a function", param=where)
-    return call_of(some_text(call, "id", where), function, f"{where}.function")
+def _calls(given: Any, where: str) -> tuple[Call, ...]:
+    """The calls in an assistant's message of a chat."""
+    calls = list[Call]()
+    for n, call in enumerate(given if isinstance(given, list) else [None]):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or call.get("type", "function") != "function":
+            raise ApiError(400, f"{where} must be a list of calls of functions", param=where)
+        calls.append(call_of(some_text(call, "id", f"{where}[{n}]"), function, f"{where}[{n}].function"))
+    return tuple(calls)

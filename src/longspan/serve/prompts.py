@@ -108,15 +108,16 @@ class Prompts:
         Raises:
             ApiError: 400, the messages are too long, or the chat template or the document has no place for them.
         """
-        self._check(sum(len(one.text) + sum(len(call.arguments) for call in one.calls) for one in messages), "messages")
+        self._check(sum(map(len, messages)), "messages")
         with self._lock:
             if tools is not None or any(one.calls or one.role == "tool" for one in messages):
                 self._check_tools(document)
             if tools is not None:
                 self._check(sum(len(str(one)) for one in tools.functions), "tools")
                 turns = self._template_turns(messages, tools)
-                turns[-1] += self._form.begun(tools)
-                reader = self._form.reader(tools, turns[-1])
+                begun = self._form.begun(tools)
+                turns[-1] += begun
+                reader = self._form.reader(tools, begun, turns[-1])
                 made = self._encode_turns(torch.empty(0, dtype=torch.int64), turns, None)
                 return replace(made, reader=reader, special=self._form.special)
             if document is not None:

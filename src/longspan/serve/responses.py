@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any
 
+from longspan.serve.answers import Format
 from longspan.serve.errors import ApiError
 from longspan.serve.events import AttendedPassages, Delta, Finished
 from longspan.serve.messages import Call, Message, call_of, refuse_fields, role_of, some_text, text_of
@@ -74,24 +74,20 @@ class StoredResponse:
     messages: tuple[Message, ...]
     document: str | None
 
-    @property
-    def size(self) -> int:
-        """Its characters, about."""
-        texts = (one.text + "".join(call.arguments for call in one.calls) for one in self.messages)
-        return sum(map(len, texts)) + len(json.dumps(self.body))
-
 
 class StoredResponses:
     """The last responses, which end with the process."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[StoredResponse, int]] = OrderedDict()
+        self._kept: dict[str, StoredResponse] = {}
+        self._sizes: dict[str, int] = {}  # characters
 
     def keep(self, one: StoredResponse) -> None:
         """Keep a response; the oldest ones go."""
-        self._kept[one.body["id"]] = one, one.size
-        while sum(size for _, size in self._kept.values()) > _KEPT and len(self._kept) > 1:
-            self._kept.popitem(last=False)
+        id = one.body["id"]
+        self._kept[id], self._sizes[id] = one, len(json.dumps(one.body)) + sum(map(len, one.messages))
+        while sum(self._sizes.values()) > _KEPT and len(self._kept) > 1:
+            self.delete(next(iter(self._kept)))
 
     def get(self, id: str, status: int = 404, param: str | None = None) -> StoredResponse:
         """A response; raises ``ApiError`` of that status if there is none."""
@@ -100,16 +96,16 @@ class StoredResponses:
                 status, "there is no such response; only the last ones are kept, and none that store=false forbids",
                 param=param, code="response_not_found" if param is None else "previous_response_not_found",
             )  # fmt: skip
-        return self._kept[id][0]
+        return self._kept[id]
 
     def delete(self, id: str) -> None:
         """Forget a response; raises as ``get``."""
         self.get(id)
-        del self._kept[id]
+        del self._kept[id], self._sizes[id]
 
 
-class ResponsesFormat:
-    """Formats an answer of ``/v1/responses``; see ``Format``.
+class ResponsesFormat(Format):
+    """Formats an answer of ``/v1/responses``.
 
     Args:
         about: fields of the response that repeat the request. keep: called with the response and its message.

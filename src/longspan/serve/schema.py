@@ -45,6 +45,7 @@ _NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},), "modalities": (["text"],), "service_tier": ("auto", "default"),
     "verbosity": ("medium",), "background": (False,), "truncation": ("disabled",), "top_logprobs": (0,),
     "include": (["reasoning.encrypted_content"],), "text": ({"format": {"type": "text"}},),
+    "reasoning": ({"effort": None, "summary": None}, {"effort": "none"}),
 }  # fmt: skip
 # They identify the user, or say how long a cache is kept; nothing here depends on them.
 _IGNORED = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}

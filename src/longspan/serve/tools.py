@@ -160,11 +160,9 @@ class CallForm:
         begun = whole.removeprefix(prompt).partition(_PROBE)[0]
         return begun.rstrip('"') if tools.named else begun
 
-    def reader(self, tools: Tools, prompt: str) -> CallReader:
-        """Reads the calls of an answer to a prompt; of that its end is given, ``begun`` included."""
-        if self._own is None:
-            return CallReader(_PLAIN, tools, self.begun(tools))
-        return CallReader(self._own, tools, prompt)
+    def reader(self, tools: Tools, begun: str, prompt: str) -> CallReader:
+        """Reads the calls of an answer to a prompt, of which the end is given, ``begun`` included."""
+        return CallReader(self._own or _PLAIN, tools, begun if self._own is None else prompt)
 
     def _called(self, tools: Tools, name: str) -> tuple[str, str]:
         """A chat with the call of a function, and the same up to where the answer begins."""
