@@ -162,7 +162,8 @@ class Host:
         if needed < _LARGE or report.kv_tier not in ("device", "host"):
             return
         free = free_memory(self.model.device if report.kv_tier == "device" else torch.device("cpu"))
-        if free is not None and needed > free + self.caches.nbytes:
+        kept = self.caches.nbytes + self.caches.disk_nbytes  # any of which may be the prompt's, or leave
+        if free is not None and needed > free + kept:
             raise ApiError(
                 400, f"the prompt has {len(prompt.ids):,} tokens, whose cache takes {needed / MIB:,.0f} MiB; "
                 f"{free / MIB:,.0f} MiB are free; `longspan serve --kv-tier disk` reads longer ones", param=field,
