@@ -148,7 +148,7 @@ IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,x"}
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "input[0].content[0]"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
-        ({"input": [{"type": [], "id": "x"}]}, "input[0]"),
+        ({"input": [{"type": ["x"], "id": "x"}]}, "input[0]"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "["}]}, "input[0].arguments"),
@@ -176,6 +176,7 @@ def test_what_is_not_honoured_is_named(served, more, field):
 
 
 def test_what_asks_for_nothing_is_taken(served):
+    post(served, input=[{"type": None, "role": "user", "content": "x", "id": None, "status": "completed"}])
     post(served, truncation="disabled", include=[], reasoning={}, text={"format": {"type": "text"}}, tools=[],
          tool_choice="auto", parallel_tool_calls=True, metadata={"a": "b"}, user="x", background=False)  # fmt: skip
 

@@ -26,7 +26,7 @@ def read_items(given: str | Sequence[Any]) -> list[Message]:
     """
     read = list[Message]()
     for n, item in enumerate([{"role": "user", "content": given}] if isinstance(given, str) else given):
-        kind, where = item.get("type", "message"), f"input[{n}]"
+        kind, where = item.get("type") or "message", f"input[{n}]"
         if kind == "message":
             refuse_fields(item, {"type", "role", "content", "id", "status", "phase"}, where)
             text = text_of(item.get("content"), f"{where}.content", _TEXTS)
