@@ -10,7 +10,9 @@ import pytest
 import longspan
 from longspan.bundled import heldout_text, load_bundled
 from longspan.documents import fingerprint
+from support.scripted import script
 from support.serving import NEEDLE, Served
+from support.templates import TOOLS, with_template
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -52,6 +54,26 @@ def served(bundled, tmp_path_factory):
     server = Served(*bundled, tmp_path_factory.mktemp("documents"))
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def tool_tokenizer(bundled):
+    """The tokenizer with a chat template that takes functions."""
+    return with_template(bundled[1], TOOLS)
+
+
+@pytest.fixture(scope="module")
+def templated(bundled, tool_tokenizer, tmp_path_factory):
+    """A server of a model with that template."""
+    server = Served(bundled[0], tool_tokenizer, tmp_path_factory.mktemp("documents"), max_new_tokens=200)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def say(monkeypatch, tool_tokenizer):
+    """Sets what every answer says from then on."""
+    return script(monkeypatch, tool_tokenizer)
 
 
 @pytest.fixture(scope="module")

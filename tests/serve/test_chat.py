@@ -94,6 +94,24 @@ def test_a_stream_tells_the_same(served, document):
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize(
+    ("path", "field"), [("chat/completions", "messages"), ("completions", "prompt"), ("responses", "input")]
+)
+def test_a_stream_tells_how_far_a_long_prompt_is_read(served, book, path, field):
+    """By comments, which keep a connection alive; one for each prefill chunk but the last."""
+    text = f"{path}: {book}"
+    body = {"model": "tiny", field: [{"role": "user", "content": text}] if field == "messages" else text}
+    with served.http.stream("POST", f"/v1/{path}", json={**body, "stream": True}) as response:
+        lines = [line for line in response.iter_lines() if line]
+    shares = [int(line.removeprefix(": reading ").removesuffix("%")) for line in lines if line[0] == ":"]
+    assert len(shares) == (len(served.host.tokenizer(text)["input_ids"]) - 1) // served.host.prefill_chunk > 3
+    assert shares == sorted(set(shares)) and shares[0] > 0 and shares[-1] < 100
+    last = max(n for n, line in enumerate(lines) if line[0] == ":")
+    assert not any("delta" in line and '"role"' not in line for line in lines[:last]), (
+        "it is read before it is answered"
+    )
+
+
 def test_stop(served, document):
     answer = served.ask(QUESTION, document=document, max_tokens=12, stop="42")
     assert said(answer) == " 71" and answer["choices"][0]["finish_reason"] == "stop"
@@ -269,7 +287,8 @@ def test_a_chat_that_begins_with_a_document_is_about_it(served, document, book):
         ({"passages": True}, "passages"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
          "messages[0].content[0]"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
@@ -308,12 +327,31 @@ def test_both_names_of_the_length_are_taken_where_they_agree(served):
 def test_other_names(served):
     response = served.http.post("/v1/chat/completions", json=chat("hello", model="gpt-4"))
     assert response.status_code == 404 and response.json()["error"]["code"] == "model_not_found"
-    assert served.http.get("/v1/models/tiny").json()["longspan"]["window"] == 512
+    about = served.http.get("/v1/models/tiny").json()
+    assert about["longspan"].items() >= {"window": 512, "length": None, "weights": "float32"}.items()
+    assert about["longspan"]["method"] == "longheads" and about["max_model_len"] is None
     assert [model["id"] for model in served.http.get("/v1/models").json()["data"]] == ["tiny"]
     unknown = served.http.post("/v1/chat/completions", json=chat("hello", document="doc-" + 24 * "0"))
     assert unknown.status_code == 404 and unknown.json()["error"]["param"] == "document"
     system = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
     assert said(served.ask(system, max_tokens=3)) == said(served.ask("Be brief.\nhello", max_tokens=3))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "names"),
+    [
+        ("POST", "embeddings", "embeddings"),
+        ("POST", "images/generations", "images"),
+        ("POST", "audio/transcriptions", "audio"),
+        ("GET", "files", "/v1/documents"),
+        ("DELETE", "files/file-1", "files"),
+        ("POST", "responses/compact", "responses/compact"),
+    ],
+)
+def test_what_is_not_there_is_named(served, method, path, names):
+    response = served.http.request(method, f"/v1/{path}")
+    error = response.json()["error"]
+    assert response.status_code == 404 and error["code"] == "unsupported_endpoint" and names in error["message"]
 
 
 def test_a_role_that_is_no_text_is_refused(served):

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from longspan.errors import LongspanError
+from longspan.serve import host
 from longspan.serve.settings import ServerSettings
 from support.serving import QUESTION, chat, wait_for
 
-KEY = "a-key-of-its-own"
+KEY, OTHER = "a-key-of-its-own", "another-key"
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def locked(bundled, tmp_path_factory):
     """A server with a key and narrow limits."""
     from support.serving import Served
 
-    limits = {"api_key": KEY, "max_body": 20_000, "max_length": 300, "max_running": 1, "max_queue": 1}
+    limits = {"api_keys": (KEY, OTHER), "max_body": 20_000, "max_length": 300, "max_running": 1, "max_queue": 1}
     server = Served(*bundled, tmp_path_factory.mktemp("documents"), **limits)
     yield server
     server.close()
@@ -35,6 +36,11 @@ def test_without_the_key_nobody_is_answered(locked, given, path):
     assert locked.http.get("/v1/models").status_code == 200
 
 
+def test_any_of_the_keys_opens(locked):
+    for key in (KEY, OTHER):
+        assert locked.http.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+
+
 def test_health_and_the_page_need_no_key(locked):
     bare = {"Authorization": ""}
     assert locked.http.get("/health/live", headers=bare).status_code == 200
@@ -49,7 +55,7 @@ def test_health_and_the_page_need_no_key(locked):
 def test_other_addresses_demand_a_key(tmp_path, host):
     with pytest.raises(LongspanError, match="--api-key"):
         ServerSettings(model="x", source="x", documents=tmp_path, host=host)
-    assert not ServerSettings(model="x", source="x", documents=tmp_path, host=host, api_key="k").loopback
+    assert not ServerSettings(model="x", source="x", documents=tmp_path, host=host, api_keys=("k",)).loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
@@ -60,7 +66,7 @@ def test_loopback_does_not(tmp_path, host):
 @pytest.mark.parametrize("key", ["", "line\nbreak", "clé"])
 def test_keys_that_no_header_can_have(tmp_path, key):
     with pytest.raises(LongspanError, match="printable"):
-        ServerSettings(model="x", source="x", documents=tmp_path, api_key=key)
+        ServerSettings(model="x", source="x", documents=tmp_path, api_keys=(key,))
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[::1", "1.2.3.4"])
@@ -94,6 +100,23 @@ def test_long_prompts(locked):
     assert response.status_code == 400 and error["code"] == "context_length_exceeded" and "300" in error["message"]
     response = locked.http.post("/v1/chat/completions", json=chat("walk", max_tokens=299))
     assert response.status_code == 400 and "300" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+def test_a_prompt_whose_cache_has_no_room_is_refused_before_it_is_read(served, monkeypatch, path):
+    monkeypatch.setattr(host, "_LARGE", 0)
+    monkeypatch.setattr(host, "free_memory", lambda device: 10_000)
+    monkeypatch.setattr(type(served.host.caches), "nbytes", 0)
+    before = served.host.engine.prefill_chunks
+    field = {"chat/completions": "messages", "completions": "prompt", "responses": "input"}[path]
+    text = "The road was long. " * 200
+    given = [{"role": "user", "content": text}] if field == "messages" else text
+    response = served.http.post(f"/v1/{path}", json={"model": "tiny", field: given})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == field and error["code"] == "context_length_exceeded"
+    assert "--kv-tier disk" in error["message"] and served.host.engine.prefill_chunks == before
+    monkeypatch.setattr(host, "free_memory", lambda device: None)  # of a system that does not say
+    assert served.http.post(f"/v1/{path}", json={"model": "tiny", field: given}).status_code == 200
 
 
 @pytest.mark.parametrize("limit", [{"max_length": 300}, {"max_prompt": 5_000}])

@@ -11,8 +11,9 @@ import pytest
 
 from support.serving import chat
 
-ROUTES = [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/v1/documents")]
+ROUTES = [("POST", f"/v1/{name}") for name in ("chat/completions", "completions", "responses", "documents")]
 ROUTES += [("GET", "/v1/documents/{}"), ("PATCH", "/v1/documents/{}"), ("DELETE", "/v1/documents/{}")]
+ROUTES += [("GET", "/v1/responses/{}"), ("DELETE", "/v1/responses/{}"), ("POST", "/v1/files/{}")]
 ROUTES += [("GET", "/v1/documents/{}/events"), ("GET", "/v1/documents/{}/text"), ("GET", "/v1/models/{}")]
 IDS = ["x", "doc-" + "0" * 24, "%2e%2e%2f", "%00", "\u202e", "a" * 5_000, "doc-" + "0" * 24 + "%0a"]
 BODIES = [
@@ -42,6 +43,7 @@ VALUES = [
     [["x"]],
 ]
 FIELDS = ["model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "stop"]
+FIELDS += ["tool_choice", "parallel_tool_calls", "input", "instructions", "previous_response_id", "metadata", "store"]
 FIELDS += ["stream", "stream_options", "logprobs", "top_logprobs", "document", "passages", "n", "tools", "user", "\x00"]
 
 
@@ -55,7 +57,7 @@ def send(served, method, path, **request):
 
 
 def test_bodies_that_are_none(served, quiet):
-    for (method, path), body, kind in itertools.product(ROUTES[:3], BODIES, TYPES):
+    for (method, path), body, kind in itertools.product(ROUTES[:4], BODIES, TYPES):
         assert send(served, method, path, content=body, headers={"Content-Type": kind}).status_code == 400
 
 
@@ -93,7 +95,7 @@ def test_an_error_names_a_field_of_the_request(served, path, body, field):
 
 
 def test_ids_that_are_none(served, quiet):
-    for (method, path), id in itertools.product(ROUTES[3:], IDS):
+    for (method, path), id in itertools.product(ROUTES[4:], IDS):
         body = {"json": {"name": "x"}} if method == "PATCH" else {}
         assert send(served, method, path.format(id), **body).status_code in (400, 404, 405)
     for method, path in itertools.product(
@@ -103,10 +105,49 @@ def test_ids_that_are_none(served, quiet):
 
 
 def test_fields_that_cannot_be(served, quiet):
-    for path, field, value in itertools.product(("chat/completions", "completions"), FIELDS, VALUES):
-        body = chat("x", max_tokens=1) if path.startswith("chat") else {"model": "tiny", "prompt": "x", "max_tokens": 1}
+    bodies = {"chat/completions": chat("x", max_tokens=1)}
+    bodies |= {"completions": {"model": "tiny", "prompt": "x", "max_tokens": 1}}
+    bodies |= {"responses": {"model": "tiny", "input": "x", "max_output_tokens": 1}}
+    for (path, body), field, value in itertools.product(bodies.items(), FIELDS, VALUES):
         text = json.dumps({**body, field: value, "stream": value if field == "stream" else False})
         send(served, "POST", f"/v1/{path}", content=text, headers={"Content-Type": "application/json"})
+
+
+FUNCTION = {"name": "f", "description": "x", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+ITEM = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+
+
+def with_one_spoiled(whole, value):
+    """Each part of an object in the place of which stands a value."""
+    for key in whole if isinstance(whole, dict) else range(len(whole)):
+        yield {**whole, key: value} if isinstance(whole, dict) else [*whole[:key], value, *whole[key + 1 :]]
+        if isinstance(whole[key], dict | list):
+            for one in with_one_spoiled(whole[key], value):
+                yield {**whole, key: one} if isinstance(whole, dict) else [*whole[:key], one, *whole[key + 1 :]]
+
+
+@pytest.mark.long
+def test_functions_and_calls_that_cannot_be(templated, quiet):
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "assistant", "tool_calls": [CALL]},
+    ]
+    messages.append({"role": "tool", "tool_call_id": "c", "content": "x"})
+    named = {"type": "function", "function": {"name": "f"}}
+    talk = {"messages": messages, "tools": [{"type": "function", "function": FUNCTION}], "tool_choice": named}
+    items = [{"role": "user", "content": "x"}, ITEM, {"type": "function_call_output", "call_id": "c", "output": "x"}]
+    response = {
+        "input": items,
+        "tools": [{"type": "function", **FUNCTION}],
+        "tool_choice": {"type": "function", "name": "f"},
+    }
+    bodies = {"chat/completions": {**talk, "max_tokens": 1}, "responses": {**response, "max_output_tokens": 1}}
+    for path, whole in bodies.items():
+        assert send(templated, "POST", f"/v1/{path}", json={"model": "tiny", **whole}).status_code == 200
+        for body in itertools.chain.from_iterable(with_one_spoiled(whole, value) for value in VALUES):
+            text = json.dumps({"model": "tiny", **body})
+            send(templated, "POST", f"/v1/{path}", content=text, headers={"Content-Type": "application/json"})
 
 
 def test_bytes_at_random(served, quiet):

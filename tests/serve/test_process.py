@@ -46,6 +46,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
         (["--kv-dir", " "], "the name is empty"),
         (["--port", "99999"], "--port"),
         (["--host", "no-such-name.invalid", "--api-key", "k"], "--host no-such-name.invalid"),
+        (["--log-format", "xml"], "--log-format must be text or json"),
+        (["--api-keys", "/dev/null"], "--api-keys /dev/null has no key"),
+        (["--api-keys", "/nowhere.txt"], "--api-keys"),
     ],
 )
 def test_what_it_refuses_is_one_line(run, args, words):  # noqa: F811
@@ -80,6 +83,14 @@ def test_what_a_user_should_know_of_the_method_is_said(run, monkeypatch):  # noq
     monkeypatch.setattr("longspan.serve.run.serve", lambda host, sockets, demo: None)
     ran = run("serve", "bundled", "--port", "0", "--method", "string")
     assert "\nnote: STRING keeps positions inside the window" in ran.err
+
+
+def test_keys_of_a_file_are_added(run, monkeypatch, tmp_path):  # noqa: F811
+    hosts = []
+    monkeypatch.setattr("longspan.serve.run.serve", lambda host, sockets, demo: hosts.append(host))
+    (tmp_path / "keys").write_text("one\n\n two \n")
+    ran = run("serve", "bundled", "--port", "0", "--api-key", "zero", "--api-keys", tmp_path / "keys")
+    assert ran.code == 0 and hosts[0].settings.api_keys == ("zero", "one", "two")
 
 
 @pytest.mark.parametrize("args", [["--kv-tier", "tape"], ["--calibration", "/nowhere.safetensors"]])

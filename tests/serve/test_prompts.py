@@ -13,6 +13,7 @@ from tokenizers import normalizers
 from longspan.bundled import load_bundled
 from longspan.documents.layout import find_layout
 from longspan.serve import prompts
+from longspan.serve.messages import Message
 from longspan.serve.prompts import PreviousAnswers, Prompts
 from support.token_texts import of_bytes
 
@@ -48,12 +49,13 @@ def encode(prompt):
 
 
 def messages(texts):
-    return [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+    return [Message(("user", "assistant")[n % 2], text) for n, text in enumerate(texts)]
 
 
 def filled(tokenizer, *texts):
     """The template's own text of messages, of the user and the model in turn."""
-    return tokenizer.apply_chat_template(messages(texts), tokenize=False, add_generation_prompt=True)
+    told = [{"role": one.role, "content": one.text} for one in messages(texts)]
+    return tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
 
 
 @pytest.mark.parametrize("said", ["hello", "\ue0d01\ue0d1", "\ue0d07\ue0d1 and \ue0d0document\ue0d1"])

@@ -176,7 +176,7 @@ def test_who_has_an_answer_may_ask_again_at_once():
         await send({"type": "http.response.body", "body": b""})
         await returned.wait()
 
-    guard = Guard(app, api_key=None, loopback=True, max_body=1, most=1, most_of_address=1, requested=lambda *_: None)
+    guard = Guard(app, api_keys=(), loopback=True, max_body=1, most=1, most_of_address=1, requested=lambda *_: None)
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
 
     async def status():

@@ -43,8 +43,8 @@ class Served:
         self._thread.start()
         wait_for(lambda: self._server.started)
         self.url = self._server.address
-        key = self.host.settings.api_key
-        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        keys = self.host.settings.api_keys
+        self.headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
         self.http = httpx.Client(base_url=self.url, timeout=120, headers=self.headers)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class Process:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log += line
-            if found := re.search(r" at (http://\S+)", line):
+            if found := re.search(r' at (http://[^\s"]+)', line):
                 self.http = httpx.Client(base_url=found[1], timeout=120)
                 return
         raise AssertionError(f"it ended with {self.process.wait()}: {self.log}")

@@ -13,7 +13,7 @@ import typer
 from longspan.cli import options
 from longspan.cli.ask import computed_as
 from longspan.cli.output import hushed, notes, refusals, say
-from longspan.errors import LongspanError
+from longspan.errors import LongspanError, one_line
 from longspan.install import pip_install
 from longspan.loading.models import load_model, load_tokenizer
 from longspan.loading.names import origin
@@ -64,6 +64,9 @@ def serve(
     port: Annotated[int, _option("PORT", "The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
     api_key: Annotated[
         str | None, _option("API_KEY", "The key of every request; the variable keeps it out of process lists.")
+    ] = None,
+    api_keys: Annotated[
+        Path | None, _option("API_KEYS", "A file of further keys, one a line.", exists=True, dir_okay=False)
     ] = None,
     name: Annotated[str | None, _option("NAME", "The model's name in the API; default: MODEL.")] = None,
     window: Annotated[
@@ -140,6 +143,9 @@ def serve(
     device: Annotated[
         str, _option("DEVICE", "The device: cpu, cuda, ...; auto is a CUDA GPU if there is one, else the CPU.")
     ] = "auto",
+    log_format: Annotated[
+        str, _option("LOG_FORMAT", "The form of the log's lines: text or json; json implies --quiet.")
+    ] = "text",
     demo: Annotated[
         bool, typer.Option("--demo", help="Start with a document that was already read.", envvar="LONGSPAN_DEMO")
     ] = False,
@@ -153,6 +159,7 @@ def serve(
     from longspan.documents.folder import CALIBRATION, Folder, placed
     from longspan.documents.layout import NAMED
     from longspan.serve.documents.written import first_facts
+    from longspan.serve.logs import FORMATS
     from longspan.serve.settings import ServerSettings
     from longspan.serve.sockets import bound
 
@@ -160,6 +167,10 @@ def serve(
         raise LongspanError(f"--layout must be {', '.join(names[:-1])} or {names[-1]}, not {layout!r}")
     if kv_dir is None and options.given(context, ("kv_disk",)):
         raise LongspanError("--kv-disk limits --kv-dir, which is not given: without --kv-dir, caches are dropped")
+    if log_format not in FORMATS:
+        raise LongspanError(f"--log-format must be {' or '.join(FORMATS)}, not {log_format!r}")
+    keys = (() if api_key is None else (api_key,)) + (() if api_keys is None else _keys_in(api_keys))
+    quiet = quiet or log_format == "json"
     console = notes(quiet)
     first = first_facts(documents, written or ())
     for path, words in ((Path(model), "name its model before it"), (documents, "name it without --documents")):
@@ -176,7 +187,7 @@ def serve(
             written=tuple(written or ()),
             host=host,
             port=port,
-            api_key=api_key,
+            api_keys=keys,
             prefill_chunk=prefill_chunk,
             max_new_tokens=max_new_tokens,
             max_length=length,
@@ -193,6 +204,7 @@ def serve(
             memory=options.size("--memory", memory),
             kv_dir=kv_dir,
             kv_disk=options.size("--kv-disk", kv_disk),
+            log_format=log_format,
         )
         sockets = stack.enter_context(bound(host, port))
         with hushed(quiet), refusals():
@@ -226,3 +238,14 @@ def serve(
         from longspan.serve.run import serve as run
 
         run(served, sockets, demo=demo)
+
+
+def _keys_in(file: Path) -> tuple[str, ...]:
+    """The keys in a file, one a line; empty lines are none."""
+    try:
+        keys = tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise LongspanError(f"--api-keys {file} cannot be read: {one_line(error)}") from None
+    if not keys:
+        raise LongspanError(f"--api-keys {file} has no key; write one a line")
+    return keys

@@ -21,16 +21,18 @@ class AnswerText:
     Args:
         ends: tokens that end it, which are not shown. most: tokens at most. stop: texts that end it.
         streamed: whether each part of it is sent as soon as it is there.
+        special: whether special tokens that do not end it are shown.
 
     Attributes:
         finish: what ended it; None while another token follows.
     """
 
     def __init__(
-        self, tokenizer: Any, *, ends: frozenset[int], most: int, stop: Sequence[str] = (), streamed: bool = True
-    ) -> None:
+        self, tokenizer: Any, *, ends: frozenset[int], most: int, stop: Sequence[str] = (), streamed: bool = True,
+        special: bool = False,
+    ) -> None:  # fmt: skip
         self._tokenizer, self._ends, self._most = tokenizer, ends, most
-        self._detokenizer, self._stops = IncrementalDetokenizer(tokenizer), StopStrings(stop)
+        self._detokenizer, self._stops = IncrementalDetokenizer(tokenizer, special=special), StopStrings(stop)
         self._defers = not streamed and not stop  # a stop string is looked for in every token's text
         self._tokens = self._characters = 0  # so far, those among them that are not shown yet
         self._unwritten, self._unsent = list[Token](), list[ShownToken]()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,24 +12,34 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from sse_starlette import EventSourceResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from longspan.errors import LongspanError
 from longspan.serve import answers, schema
+from longspan.serve.answering import answer
 from longspan.serve.documents.routes import routes as document_routes
 from longspan.serve.errors import ApiError, error_body
-from longspan.serve.events import AttendedPassages, Delta, Event, Finished
-from longspan.serve.generation import Generation, GenerationRequest
+from longspan.serve.generation import GenerationRequest
 from longspan.serve.host import Host
+from longspan.serve.messages import Message, characters, check_last, read_messages
 from longspan.serve.prompts import Prompt
+from longspan.serve.responses import ResponsesFormat, StoredResponse, about_response, read_items
 from longspan.serve.sampling import Sampling
 from longspan.serve.security import Guard
+from longspan.serve.tools import read_tools
 from longspan.version import __version__
+from longspan.weights import PACKED_AS
 
 PAGE = Path(__file__).parent / "page"
-_CLOSED = Response(status_code=499)  # the client has disconnected
+# Parts of OpenAI's API that are not here, by the reason.
+_ABSENT = {
+    "the model reads and writes text alone": ("images", "audio", "videos", "realtime"),
+    "the model generates text; embeddings and scores need a server with another model": ("embeddings", "moderations"),
+    "texts are uploaded to /v1/documents": ("files", "uploads", "vector_stores"),
+    "a conversation goes on by previous_response_id": ("conversations", "assistants", "threads"),
+    "each request is answered by itself": ("batches", "fine_tuning"),
+    "a long conversation is read as it is": ("responses/compact",),
+}
 
 
 def build(host: Host) -> ASGIApp:
@@ -43,11 +50,13 @@ def build(host: Host) -> ASGIApp:
     app.add_exception_handler(Exception, _server_error)
     app.include_router(document_routes(host))
     _generation_routes(app, host)
+    _response_routes(app, host)
     _model_routes(app, host)
+    _absent_routes(app)
     _page_routes(app)
     settings = host.settings
     return Guard(
-        app, api_key=settings.api_key, loopback=settings.loopback, max_body=settings.max_body,
+        app, api_keys=settings.api_keys, loopback=settings.loopback, max_body=settings.max_body,
         most=settings.connections, most_of_address=settings.max_address_connections,
         requested=host.metrics.requested,
     )  # fmt: skip
@@ -61,15 +70,17 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         with_usage, most = schema.include_usage(body), schema.most_tokens(body)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs requires logprobs=true", param="top_logprobs")
+        messages = read_messages(body.messages)
+        tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, nested=True)
         document = None if body.document is None else host.ready_document(body.document)
-        prompt = await _encoded(host.prompts.chat, body.messages, document)
+        prompt = await _encoded(host.prompts.chat, messages, document, tools)
         if body.passages and prompt.document is None:
             raise ApiError(400, "passages require a document: name it in the field document", param="passages")
         generation = _generation_request(
             host, body, prompt, most, (body.top_logprobs or 0) if body.logprobs else None, passages=bool(body.passages),
         )  # fmt: skip
         form = answers.ChatFormat(body.model, logprobs=bool(body.logprobs), with_usage=with_usage)
-        return await _answer(host, request, generation, form, stream=bool(body.stream))
+        return await answer(host, request, generation, form, prompt.reader)
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: schema.CompletionRequest) -> Response:
@@ -79,14 +90,55 @@ def _generation_routes(app: FastAPI, host: Host) -> None:
         prompt = await _encoded(host.prompts.completion, _one_prompt(host, body.prompt))
         generation = _generation_request(host, body, prompt, body.max_tokens, body.logprobs)
         form = answers.CompletionFormat(body.model, logprobs=body.logprobs is not None, with_usage=with_usage)
-        return await _answer(host, request, generation, form, stream=bool(body.stream))
+        return await answer(host, request, generation, form)
+
+
+def _response_routes(app: FastAPI, host: Host) -> None:
+    @app.post("/v1/responses")
+    async def respond(request: Request, body: schema.ResponseRequest) -> Response:
+        schema.refuse_others(body, schema.ResponseParams)
+        _check_model(host, body.model)
+        earlier = body.previous_response_id
+        before = None if earlier is None else host.responses.get(earlier, 400, "previous_response_id")
+        messages = [*(before.messages if before is not None else ()), *read_items(body.input)]
+        check_last(messages, "input")
+        tools = read_tools(body.tools, body.tool_choice, body.parallel_tool_calls, nested=False)
+        name = body.document or (before.document if before is not None else None)
+        document = None if name is None else host.ready_document(name)
+        system = [Message("system", characters(body.instructions, "instructions"))] if body.instructions else []
+        try:
+            prompt = await _encoded(host.prompts.chat, [*system, *messages], document, tools)
+        except ApiError as error:
+            error.param = "input" if error.param == "messages" else error.param
+            raise
+        generation = _generation_request(host, body, prompt, body.max_output_tokens, None)
+
+        def keep(response: dict[str, Any], message: Message) -> None:
+            if body.store is not False:
+                host.responses.keep(StoredResponse(response, (*messages, message), name))
+
+        form = ResponsesFormat(about_response(body, host.model.generation_config), keep)
+        return await answer(host, request, generation, form, prompt.reader)
+
+    @app.get("/v1/responses/{id}")
+    async def response(id: str) -> dict[str, Any]:
+        return host.responses.get(id).body
+
+    @app.delete("/v1/responses/{id}")
+    async def delete(id: str) -> dict[str, Any]:
+        host.responses.delete(id)
+        return {"id": id, "object": "response", "deleted": True}
 
 
 def _model_routes(app: FastAPI, host: Host) -> None:
     report = host.attachment.report
-    about = {"method": report.method.name, "window": report.window}
-    about |= {"version": __version__}
+    about = {
+        "method": report.method.name, "window": report.window, "length": host.longest,
+        "weights": getattr(host.model, PACKED_AS, None) or str(host.model.dtype).removeprefix("torch."),
+        "version": __version__,
+    }  # fmt: skip
     model = {"id": host.settings.model, "object": "model", "created": 0, "owned_by": "longspan", "longspan": about}
+    model["max_model_len"] = host.longest  # as vLLM names it, for clients that ask
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -109,6 +161,19 @@ def _model_routes(app: FastAPI, host: Host) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(generate_latest(host.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _absent_routes(app: FastAPI) -> None:
+    def refuse(path: str, why: str) -> Callable[[], None]:
+        def absent() -> None:
+            raise ApiError(404, f"{path} is not served here: {why}", code="unsupported_endpoint")
+
+        return absent
+
+    for why, names in _ABSENT.items():
+        for path in (f"/v1/{name}" for name in names):
+            for own in (path, f"{path}/{{rest:path}}"):
+                app.add_api_route(own, refuse(path, why), methods=["GET", "POST", "DELETE"], include_in_schema=False)
 
 
 def _page_routes(app: FastAPI) -> None:
@@ -170,114 +235,29 @@ def _generation_request(
         ApiError: 400, prompt and answer are longer than the limit.
     """
     length, longest = len(prompt.ids), host.longest
+    field = next(name for name in ("messages", "prompt", "input") if hasattr(body, name))
     if not length:
-        raise ApiError(400, "the prompt has no tokens", param="messages" if hasattr(body, "messages") else "prompt")
+        raise ApiError(400, "the prompt has no tokens", param=field)
     if longest is not None and length + (most or 1) > longest:
         raise ApiError(
             400, f"the prompt has {length:,} tokens and the answer up to {most or 1:,}; together they may "
-            f"have at most {longest:,}", param="messages" if hasattr(body, "messages") else "prompt",
-            code="context_length_exceeded",
+            f"have at most {longest:,}", param=field, code="context_length_exceeded",
         )  # fmt: skip
+    host.check_memory(prompt, field)
     if most is None:
         most = host.settings.max_new_tokens if longest is None else min(host.settings.max_new_tokens, longest - length)
-    sampling = Sampling(body.temperature, body.top_p, body.seed, alternatives)
+    sampling = Sampling(body.temperature, body.top_p, getattr(body, "seed", None), alternatives)
     return GenerationRequest(
         prompt.ids,
         most,
         sampling,
-        schema.stops(body.stop),
+        schema.stops(getattr(body, "stop", None)),
         prompt.document,
         passages,
         streamed=bool(body.stream),
         digest=prompt.digest,
+        special=prompt.special,
     )
-
-
-class _EventStream(EventSourceResponse):
-    """Cancels the generation when the client disconnects, also before the first event."""
-
-    def __init__(self, host: Host, job: Generation, events: AsyncIterator[dict[str, str]]) -> None:
-        super().__init__(events)
-        self._host, self._job = host, job
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            _cancel(self._host, self._job)
-
-
-def _cancel(host: Host, job: Generation) -> None:
-    if not job.cancelled:
-        job.cancelled = True
-        host.metrics.gone()
-
-
-async def _answer(
-    host: Host, request: Request, generation: GenerationRequest, form: answers.ResponseFormat, *, stream: bool
-) -> Response:
-    loop, events, deltas = asyncio.get_running_loop(), asyncio.Queue[Event](), list[Delta]()
-
-    def emit(event: Event) -> None:
-        if isinstance(event, Delta) and not stream:
-            deltas.append(event)  # read at the end alone: waking the loop for each would cost as much as sampling
-            return
-        with suppress(RuntimeError):  # the server has ended
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-    job = host.submit(generation, emit)
-    if stream:
-        return _EventStream(host, job, _streamed(host, form, events))
-    collected = asyncio.create_task(_finished(host, events))
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait((collected, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not collected.done():
-            return _CLOSED
-        end, attended = await collected
-    finally:
-        collected.cancel()
-        gone.cancel()
-        _cancel(host, job)
-    return Response(form.whole(deltas, end, attended), media_type="application/json")
-
-
-async def _finished(host: Host, events: asyncio.Queue[Event]) -> tuple[Finished, AttendedPassages | None]:
-    event = await events.get()
-    if isinstance(event, Exception):
-        raise ApiError(500, _reason(event))
-    assert isinstance(event, Finished)
-    host.metrics.answered(event)
-    return event, await _attended(event)
-
-
-async def _attended(end: Finished) -> AttendedPassages | None:
-    return None if end.attended is None else await run_in_threadpool(end.attended)
-
-
-async def _streamed(
-    host: Host, form: answers.ResponseFormat, events: asyncio.Queue[Event]
-) -> AsyncIterator[dict[str, str]]:
-    for text in form.begin():
-        yield {"data": text}
-    while not isinstance(event := await events.get(), Finished):
-        if isinstance(event, Exception):
-            yield {"data": json.dumps(error_body(500, _reason(event)))}
-            return
-        yield {"data": form.delta(event)}
-    host.metrics.answered(event)
-    for text in form.end(event, await _attended(event)):
-        yield {"data": text}
-    yield {"data": "[DONE]"}
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) if isinstance(error, LongspanError) else "the answer could not be computed"
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from longspan.documents import Passage
+from longspan.serve.messages import Call
 from longspan.text.ends import Finish
 
 
@@ -26,10 +28,19 @@ class ShownToken:
 
 @dataclass(frozen=True)
 class Delta:
-    """A part of an answer: its text, and the tokens since the last part."""
+    """A part of an answer: its text, the tokens since the last part, and the calls that came with it."""
 
     text: str
     tokens: tuple[ShownToken, ...]
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True)
+class PromptProgress:
+    """How many tokens of a prompt of several prefill chunks are read, before its answer."""
+
+    tokens: int
+    prompt: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ class Finished:
         attended: computes the passages; None if they were not requested.
     """
 
-    finish: Finish
+    finish: Finish | Literal["tool_calls"]
     prompt: int
     cached: int
     completion: int
@@ -68,5 +79,5 @@ class Finished:
     attended: Callable[[], AttendedPassages] | None
 
 
-Event = Delta | Finished | Exception
+Event = Delta | PromptProgress | Finished | Exception
 Emit = Callable[[Event], None]

@@ -22,7 +22,7 @@ from longspan.hf.logits import last_logits
 from longspan.serve.answer_text import AnswerText
 from longspan.serve.caches import Caches, PrefixCache
 from longspan.serve.engine import log
-from longspan.serve.events import AttendedPassages, Emit, Finished
+from longspan.serve.events import AttendedPassages, Emit, Finished, PromptProgress
 from longspan.serve.prompts import PreviousAnswers
 from longspan.serve.sampling import Sampler, Sampling, Token
 from longspan.text.ends import Finish, end_tokens
@@ -39,6 +39,7 @@ class GenerationRequest:
         passages: whether to weigh which sentences of ``document`` the answer attends to.
         streamed: whether each part of the answer is sent as soon as it is there.
         digest: of a chat's prompt, by which its answer is remembered; see ``PreviousAnswers``.
+        special: whether the answer shows special tokens.
     """
 
     ids: Tensor
@@ -49,6 +50,7 @@ class GenerationRequest:
     passages: bool = False
     streamed: bool = True
     digest: Any = None
+    special: bool = False
 
 
 class GenerationHost(Protocol):
@@ -84,8 +86,9 @@ class Generation:
         self._reused = 0  # prompt tokens that a cache had
         self._ends = end_tokens(host.model)
         self._text = AnswerText(
-            host.tokenizer, ends=self._ends, most=request.max_tokens, stop=request.stop, streamed=request.streamed
-        )
+            host.tokenizer, ends=self._ends, most=request.max_tokens, stop=request.stop, streamed=request.streamed,
+            special=request.special,
+        )  # fmt: skip
         self._sampler = Sampler(host.model, request.sampling, self._prompt_length, request.max_tokens)
         self._finish: Finish | None = None  # of an answer that is whole and is to be weighed yet
         self._submitted = time.perf_counter()
@@ -170,6 +173,7 @@ class Generation:
         if stop < self._length:
             # A device computes on while the next job begins; seconds are those of the job that caused them.
             logits[:1].tolist()
+            self._emit(PromptProgress(stop, self._length))
             return None
         return self._sampler(self._ids[: self._length], logits)
 

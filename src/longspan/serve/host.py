@@ -8,6 +8,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from longspan.documents import Document
@@ -15,6 +16,7 @@ from longspan.documents.contents import attached
 from longspan.documents.folder import Folder
 from longspan.documents.layout import find_layout
 from longspan.errors import LongspanError
+from longspan.machine.memory import free_memory
 from longspan.serve.caches import Caches
 from longspan.serve.documents.library import Library
 from longspan.serve.documents.record import DocumentRecord
@@ -23,10 +25,13 @@ from longspan.serve.errors import ApiError, busy, draining
 from longspan.serve.events import Emit
 from longspan.serve.generation import Generation, GenerationRequest
 from longspan.serve.metrics import Metrics
-from longspan.serve.prompts import PreviousAnswers, Prompts, characters_of
-from longspan.serve.settings import ServerSettings
+from longspan.serve.prompts import PreviousAnswers, Prompt, Prompts, characters_of
+from longspan.serve.responses import StoredResponses
+from longspan.serve.settings import MIB, ServerSettings
 from longspan.serve.together import NextTokens
 from longspan.text.extraction import Extractor
+
+_LARGE = 64 * MIB  # bytes of a cache for which the free memory is asked
 
 
 class Host:
@@ -49,7 +54,7 @@ class Host:
         self._next_tokens = NextTokens(model)
         self.engine = Engine(settings.max_running, settings.max_queue, self._next_tokens)
         self.caches = Caches(model, memory=settings.memory, directory=settings.kv_dir, disk=settings.kv_disk)
-        self.previous_answers, self.metrics = PreviousAnswers(), Metrics()
+        self.previous_answers, self.responses, self.metrics = PreviousAnswers(), StoredResponses(), Metrics()
         self.extractor = Extractor(
             seconds=settings.extract_seconds, memory=settings.extract_memory, longest=settings.max_body
         )
@@ -148,6 +153,22 @@ class Host:
             why = f"could not be read: {record.error}" if record.status == "failed" else "is still being read"
             raise ApiError(409, f"the document {why}", param="document", code=f"document_{record.status}")
         return document
+
+    def check_memory(self, prompt: Prompt, field: str) -> None:
+        """Raise ``ApiError`` 400 if the cache of a prompt is larger than all memory that can be had for it."""
+        report = self.attachment.report
+        known = 0 if prompt.document is None else prompt.document.tokens
+        needed = (len(prompt.ids) - known) * report.kv_bytes_per_token
+        if needed < _LARGE or report.kv_tier not in ("device", "host"):
+            return
+        free = free_memory(self.model.device if report.kv_tier == "device" else torch.device("cpu"))
+        kept = self.caches.nbytes + self.caches.disk_nbytes  # any of which may be the prompt's, or leave
+        if free is not None and needed > free + kept:
+            raise ApiError(
+                400, f"the prompt has {len(prompt.ids):,} tokens, whose cache takes {needed / MIB:,.0f} MiB; "
+                f"{free / MIB:,.0f} MiB are free; `longspan serve --kv-tier disk` reads longer ones", param=field,
+                code="context_length_exceeded",
+            )  # fmt: skip
 
     @property
     def longest(self) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -17,27 +18,27 @@ from longspan.documents import Document
 from longspan.documents.layout import encode, head_of
 from longspan.documents.manifest import Layout
 from longspan.serve.errors import ApiError
+from longspan.serve.messages import Message, characters
+from longspan.serve.tools import CallForm, CallReader, Tools
 
 _MAX_ANSWERS = 4096  # answers that are remembered
 _MARK = re.compile("\ue0d0([0-9]+)\ue0d1")  # stands for an answer, by its number among the messages
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message of a chat: ``role`` is "system", "user" or "assistant"."""
-
-    role: str
-    text: str
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The ids of a prompt, ``[T]``, the document that it begins with, and a chat's digest: see ``PreviousAnswers``."""
+    """A prompt.
+
+    Attributes:
+        ids: its tokens ``[T]``. document: that it begins with. digest: of a chat; see ``PreviousAnswers``.
+        reader: of the calls in its answer. special: whether that needs the text of special tokens.
+    """
 
     ids: Tensor
     document: Document | None
     digest: Any = None
+    reader: CallReader | None = None
+    special: bool = False
 
 
 class PreviousAnswers:
@@ -97,25 +98,35 @@ class Prompts:
         self._tokenizer, self._layout = tokenizer, layout
         self._documents, self._previous_answers = documents, previous_answers
         self._max_characters, self._lock = max_characters, Lock()
+        self._form = CallForm(tokenizer)
 
-    def chat(self, messages: Sequence[Any], document: Document | None) -> Prompt:
+    def chat(self, messages: Sequence[Message], document: Document | None, tools: Tools | None = None) -> Prompt:
         """The ids of a chat, after those of a document if one is named.
 
         A chat whose text begins with that of a document, as the document's layout has it, begins with its ids.
 
         Raises:
-            ApiError: 400, the messages are not supported or too long.
+            ApiError: 400, the messages are too long, or the chat template or the document has no place for them.
         """
-        read = read_messages(messages)
-        self._check(sum(len(message.text) for message in read), "messages")
+        self._check(sum(map(len, messages)), "messages")
         with self._lock:
+            if tools is not None or any(one.calls or one.role == "tool" for one in messages):
+                self._check_tools(document)
+            if tools is not None:
+                self._check(sum(len(str(one)) for one in tools.functions), "tools")
+                turns = self._template_turns(messages, tools)
+                begun = self._form.begun(tools)
+                turns[-1] += begun
+                reader = self._form.reader(tools, begun, turns[-1])
+                made = self._encode_turns(torch.empty(0, dtype=torch.int64), turns, None)
+                return replace(made, reader=reader, special=self._form.special)
             if document is not None:
-                turns = _layout_turns(read, f"{document.layout.joint}", document.layout, with_document=True)
+                turns = _layout_turns(messages, f"{document.layout.joint}", document.layout, with_document=True)
                 return self._encode_turns(document.contents.ids, turns, document)
             if self._layout.templated:
-                turns = self._template_turns(read)
+                turns = self._template_turns(messages)
             else:
-                turns = _layout_turns(read, self._layout.head, self._layout, with_document=False)
+                turns = _layout_turns(messages, self._layout.head, self._layout, with_document=False)
             leading = self._leading_document(turns[0])
             if leading is not None:
                 turns[0] = turns[0].removeprefix(leading.layout.head + str(leading.text))
@@ -149,6 +160,16 @@ class Prompts:
                 "upload a longer text to /v1/documents", param=field, code="context_length_exceeded",
             )  # fmt: skip
 
+    def _check_tools(self, document: Document | None) -> None:
+        refusal = self._form.refusal if self._layout.templated else f"the layout of prompts is {self._layout.name}"
+        if document is not None:
+            refusal = "a document has no place for them before its text"
+        if refusal is not None:
+            raise ApiError(
+                400, f"tools cannot be used here: {refusal}; leave out tools and their results", param="tools",
+                code="unsupported_parameter",
+            )  # fmt: skip
+
     def _leading_document(self, text: str) -> Document | None:
         """The longest document that a text begins with, up to where a question stands."""
         leading = [one for one in self._documents() if one.text and _starts_with(text, one)]
@@ -172,30 +193,48 @@ class Prompts:
             digest.update(f"{answer}{after}".encode())
         return Prompt(torch.cat([*parts, encode(self._tokenizer, "".join(text))]), document, digest)
 
-    def _template_turns(self, messages: Sequence[Message]) -> list[str]:
+    def _template_turns(self, messages: Sequence[Message], tools: Tools | None = None) -> list[str]:
         """The filled chat template, split at the answers, or whole if it changes one of the answers.
 
         Templates take out what a model thought before an answer, or blanks around it; the answer's own ids would put
         them back.
         """
-        filled = self._fill_template([{"role": one.role, "content": one.text} for one in messages])
-        answers = [n for n, one in enumerate(messages) if one.role == "assistant"]
-        marked = [
-            {"role": one.role, "content": f"\ue0d0{n}\ue0d1" if one.role == "assistant" else one.text}
-            for n, one in enumerate(messages)
-        ]
-        turns = _MARK.split(self._fill_template(marked))
+        filled = self._fill_template(messages, tools)
+        answers = [n for n, one in enumerate(messages) if one.role == "assistant" and not one.calls]
+        marked = list(messages)
+        for n in answers:
+            marked[n] = replace(messages[n], text=f"\ue0d0{n}\ue0d1")
+        turns = _MARK.split(self._fill_template(marked, tools))
         if turns[1::2] == [str(n) for n in answers]:
             turns[1::2] = [messages[n].text for n in answers]
         return turns if "".join(turns) == filled else [filled]
 
-    def _fill_template(self, messages: list[dict[str, str]]) -> str:
+    def _fill_template(self, messages: Sequence[Message], tools: Tools | None) -> str:
+        functions = None if tools is None else list(tools.functions)
+        names = {call.id: call.name for one in messages for call in one.calls}
+        told = [_for_template(one, names) for one in messages]
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            filled = str(
+                self._tokenizer.apply_chat_template(told, tools=functions, tokenize=False, add_generation_prompt=True)
+            )
         except Exception as error:  # a template raises what it likes
             raise ApiError(
                 400, f"the chat template rejects these messages: {' '.join(str(error).split())}", param="messages"
             ) from None
+        return characters(filled, "messages")
+
+
+def _for_template(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
+    """A message as chat templates take it; ``names`` are those of the called functions, by the ids of the calls."""
+    told: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.calls:
+        told["tool_calls"] = [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": json.loads(one.arguments)}}
+            for one in message.calls
+        ]
+    if message.role == "tool":
+        told |= {"tool_call_id": message.call_id, "name": names.get(message.call_id, "")}
+    return told
 
 
 def characters_of(tokenizer: Any, tokens: int) -> int:
@@ -216,47 +255,6 @@ def _starts_with(text: str, document: Document) -> bool:
             return False
         at += len(part)
     return True
-
-
-def read_messages(messages: Sequence[Any]) -> list[Message]:
-    """Roles and texts of the API's messages.
-
-    Raises:
-        ApiError: 400, a role or a content is not supported.
-    """
-    read = []
-    for n, message in enumerate(messages):
-        role, where = message.get("role"), f"messages[{n}]"
-        if not isinstance(role, str) or role not in _ROLES:
-            raise ApiError(
-                400, f"{where}.role {role!r} is not supported; use one of {', '.join(_ROLES)}", param=f"{where}.role"
-            )
-        for name in message.keys() - {"role", "content"}:
-            if message[name] not in (None, [], {}):
-                raise ApiError(400, f"{where}.{name} is not supported; leave it out", param=f"{where}.{name}")
-        read.append(Message(_ROLES[role], _text(message.get("content"), f"{where}.content")))
-    if not read:
-        raise ApiError(400, "messages is empty; there is nothing to answer", param="messages")
-    if read[-1].role != "user":
-        raise ApiError(400, "the last of the messages must be the user's", param="messages")
-    return read
-
-
-def _text(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        text = content
-    elif isinstance(content, list) and content:
-        for n, part in enumerate(content):
-            if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-                raise ApiError(
-                    400, f"{where}[{n}] is not a text, and this model reads only text", param=f"{where}[{n}]"
-                )
-        text = "".join(part["text"] for part in content)
-    else:
-        raise ApiError(400, f"{where} must be a text or a list of texts", param=where)
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ApiError(400, f"{where} has half of a surrogate pair, which is not a character", param=where)
-    return text
 
 
 def _layout_turns(messages: Sequence[Message], first: str, layout: Layout, *, with_document: bool) -> list[str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +17,7 @@ from longspan.serve.app import build
 from longspan.serve.connections import connections
 from longspan.serve.demo import add_demo
 from longspan.serve.host import Host
+from longspan.serve.logs import set_up, tell
 from longspan.serve.sockets import cannot_listen
 
 _SIGNALS = tuple(signals.WORDS)
@@ -87,7 +86,8 @@ class Server(uvicorn.Server):
             with one.dup() as listening:
                 listening.listen(_QUEUE)
         if self.started:
-            print(f"longspan serves {self._host.settings.model} at {self.address}", file=sys.stderr, flush=True)
+            settings = self._host.settings
+            tell(settings.log_format, f"longspan serves {settings.model} at {self.address}")
 
 
 def serve(host: Host, sockets: list[socket.socket], *, demo: bool = False) -> None:
@@ -97,11 +97,11 @@ def serve(host: Host, sockets: list[socket.socket], *, demo: bool = False) -> No
         sockets: bound, and not listening yet.
         demo: read the document of the demo first.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    set_up(host.settings.log_format)
     try:
         host.start()
         if demo:
-            print("reading the document of the demo", file=sys.stderr, flush=True)
+            tell(host.settings.log_format, "reading the document of the demo")
             add_demo(host)
         asyncio.run(Server(host).serve(sockets))
     finally:

@@ -10,12 +10,14 @@ from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, 
 
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as _Chat
 from openai.types.completion_create_params import CompletionCreateParamsBase as _Completion
+from openai.types.responses.response_create_params import ResponseCreateParamsBase as _Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from longspan.serve.errors import ApiError
 
 ChatParams: Any = _Chat
 CompletionParams: Any = _Completion
+ResponseParams: Any = _Response
 
 _COMMON: dict[str, Any] = {
     "model": Field(min_length=1),
@@ -31,16 +33,22 @@ _CHAT = _COMMON | {
     "logprobs": Field(default=None),
     "top_logprobs": Field(default=None, ge=0, le=20),
 }
+_RESPONSE = {name: _COMMON[name] for name in ("model", "temperature", "top_p")} | {
+    "max_output_tokens": Field(default=None, ge=1, le=2**31),
+}
 _COMPLETION = _COMMON | {"logprobs": Field(default=None, ge=0, le=5)}
 
 # Values that change nothing, beside null and empty ones.
 _NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "frequency_penalty": (0,), "presence_penalty": (0,), "echo": (False,),
-    "store": (False,), "suffix": ("",), "parallel_tool_calls": (True, False), "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "modalities": (["text"],),
-    "service_tier": ("auto", "default"), "verbosity": ("medium",),
+    "store": (False,), "suffix": ("",), "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},), "modalities": (["text"],), "service_tier": ("auto", "default"),
+    "verbosity": ("medium",), "background": (False,), "truncation": ("disabled",), "top_logprobs": (0,),
+    "include": (["reasoning.encrypted_content"],), "text": ({"format": {"type": "text"}},),
+    "reasoning": ({"effort": None, "summary": None}, {"effort": "none"}),
 }  # fmt: skip
-_IGNORED = {"user", "safety_identifier", "prompt_cache_key"}  # identify the user; nothing here depends on them
+# They identify the user, or say how long a cache is kept; nothing here depends on them.
+_IGNORED = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 
 
 def _without_marker(hint: Any) -> Any:
@@ -59,17 +67,37 @@ def _model(name: str, params: Any, fields: dict[str, Any], **more: Any) -> type[
 
 
 _Stream = (bool | None, None)
+_Document = (Annotated[str | None, Field(description="a document that the messages are about")], None)
+_TOOLS: dict[str, Any] = {
+    "tools": (list[dict[str, Any]] | None, None),
+    "tool_choice": (str | dict[str, Any] | None, None),
+    "parallel_tool_calls": (bool | None, None),
+}
 ChatRequest: Any = _model(
     "ChatRequest",
     ChatParams,
     _CHAT,
     messages=(Annotated[list[dict[str, Any]], Field(min_length=1)], ...),
     stream=_Stream,
-    document=(Annotated[str | None, Field(description="a document that the messages are about")], None),
+    **_TOOLS,
+    document=_Document,
     passages=(
         Annotated[bool | None, Field(description="return the sentences that the answer attended to most")],
         None,
     ),
+)
+ResponseRequest: Any = _model(
+    "ResponseRequest",
+    ResponseParams,
+    _RESPONSE,
+    input=(str | Annotated[list[dict[str, Any]], Field(min_length=1)], ...),
+    instructions=(str | None, None),
+    previous_response_id=(str | None, None),
+    store=(bool | None, None),
+    metadata=(dict[str, str] | None, None),
+    stream=_Stream,
+    document=_Document,
+    **_TOOLS,
 )
 CompletionRequest: Any = _model(
     "CompletionRequest",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
@@ -35,8 +35,9 @@ class Guard:
     """ASGI middleware around the application.
 
     Args:
-        api_key: that requests must have. loopback: whether only this machine can reach the server; then a name of
-            another one in ``Host`` is that of a page that wants to be taken for this server.
+        api_keys: of which requests must have one, if there are any.
+        loopback: whether only this machine can reach the server; then a name of another one in ``Host`` is that of a
+            page that wants to be taken for this server.
         max_body: bytes of a request.
         most, most_of_address: requests at a time, and those of one address; the routes of health take no place.
         requested: called with the route and the status of every response.
@@ -46,7 +47,7 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        api_key: str | None,
+        api_keys: Iterable[str],
         loopback: bool,
         max_body: int,
         most: int,
@@ -56,7 +57,7 @@ class Guard:
         self._app, self._loopback, self._max_body, self._requested = app, loopback, max_body, requested
         self._most, self._most_of_address = most, most_of_address
         self._requests, self._of_address = 0, Counter[str]()
-        self._key = None if api_key is None else api_key.encode()
+        self._keys = [key.encode() for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,12 +126,13 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
             raise ApiError(403, "pages of other origins may not call this server", code="wrong_origin")
-        if self._key is not None and path != "/" and not path.startswith(_PAGE) and not _asks_for_health(path):
+        if self._keys and path != "/" and not path.startswith(_PAGE) and not _asks_for_health(path):
             scheme, _, key = headers.get("authorization", "").partition(" ")
             given = key.strip().encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given, self._key) or scheme.lower() != "bearer":
+            found = [hmac.compare_digest(given, key) for key in self._keys]  # all of them: time says nothing
+            if not any(found) or scheme.lower() != "bearer":
                 raise ApiError(
-                    401, "this server needs its key: Authorization: Bearer KEY", code="invalid_api_key",
+                    401, "this server needs a key: Authorization: Bearer KEY", code="invalid_api_key",
                     headers={"WWW-Authenticate": "Bearer"},
                 )  # fmt: skip
         if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may believe the other one

@@ -24,7 +24,7 @@ class ServerSettings:
         documents: the folder that documents are kept in.
         written: further documents, which `longspan read` wrote.
         host, port: where it listens; port 0 takes a free one.
-        api_key: that every request must have; None for a server on loopback without one.
+        api_keys: of which every request must have one; none for a server on loopback without.
         prefill_chunk: tokens of a prompt or a text that are read at a time.
         max_new_tokens: length of an answer if a request does not set it.
         max_length: tokens of a prompt and its answer; None leaves it to the method.
@@ -37,6 +37,7 @@ class ServerSettings:
         extract_seconds, extract_memory: for the process that extracts the text of a PDF or HTML file.
         memory: bytes of conversations' caches that are kept in memory.
         kv_dir: folder for caches beyond ``memory``; None drops them. kv_disk: bytes of the files there.
+        log_format: of the log's lines, "text" or "json".
     """
 
     model: str
@@ -45,7 +46,7 @@ class ServerSettings:
     written: tuple[Path, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8000
-    api_key: str | None = None
+    api_keys: tuple[str, ...] = ()
     prefill_chunk: int = 1024
     max_new_tokens: int = 256
     max_length: int | None = None
@@ -62,12 +63,14 @@ class ServerSettings:
     memory: int = 1024 * MIB
     kv_dir: Path | None = None
     kv_disk: int = 16 * 1024 * MIB
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
-        key = self.api_key
-        if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
-            raise LongspanError("--api-key must be printable ASCII, not empty, and without spaces around it")
-        if not self.loopback and self.api_key is None:
+        if not all(key.isascii() and key.isprintable() and key.strip() == key != "" for key in self.api_keys):
+            raise LongspanError(
+                "each key of --api-key and --api-keys must be printable ASCII, without spaces around it"
+            )
+        if not self.loopback and not self.api_keys:
             raise LongspanError(
                 f"--host {self.host} can be reached from other machines; give --api-key (or LONGSPAN_API_KEY), or "
                 "listen on 127.0.0.1"

@@ -28,10 +28,13 @@ class IncrementalDetokenizer:
     may have several tokens. It comes with the last of these. Bytes that are no character come as U+FFFD, at most three
     tokens late. Tokenizers with a token for each byte make U+FFFD of all bytes beside a damaged one; here whole
     characters among them stay what they are, since they may have been shown before.
+
+    Args:
+        special: whether special tokens have their names as texts; else they have none.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
+        self._tokenizer, self._special = tokenizer, special
         self._window = _Window([], "", "", 0)
 
     def add(self, token: int) -> str:
@@ -96,7 +99,7 @@ class IncrementalDetokenizer:
         return not self._decode([token]) and bool(self._tokenizer.decode([token]))
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=not self._special))
 
 
 def tokens_of(tokenizer: Any, tokens: Sequence[int], characters: int) -> int:

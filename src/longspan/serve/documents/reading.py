@@ -100,6 +100,6 @@ class ReadingJob:
             return
         expected = isinstance(error, (LongspanError, OSError))
         name = record.id if record.own else record.folder
-        log.error("%s cannot be read: %s", name, one_line(error), exc_info=None if expected else error)
+        log.error("%s cannot be read: %s", name, error, exc_info=None if expected else error)
         # The reading stays as it is, and is tried again at the next start, which may have another model or more room.
         record.status, record.error = "failed", one_line(error)
