@@ -299,3 +299,51 @@ def test_a_document_of_compiled_kernels_alone_is_kept_with_what_others_differ_by
         longspan.Document.open(tmp_path / impl, model, tokenizer)
     compiled, auto = (verify(tmp_path / impl).canary for impl in ("compiled", "auto"))
     assert compiled.budget == auto.budget
+
+
+class TestOtherWeights:
+    """Another quantisation of the model may answer if it is asked to, and says how far off what was read is."""
+
+    @pytest.fixture
+    def other(self, fresh):
+        def of(scale):
+            model = fresh()
+            with torch.no_grad():
+                for weight in model.model.layers.parameters():
+                    weight += (
+                        scale * weight.std() * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+                    )
+            return model
+
+        return of
+
+    def test_they_answer_with_the_measured_difference(self, saved, other, tokenizer, tmp_path):
+        errors = []
+        for scale in (0.001, 0.01):
+            model = other(scale)
+            with pytest.raises(longspan.DocumentError, match="the weights' hash"):
+                longspan.Document.open(saved, model, tokenizer)
+            with pytest.warns(UserWarning, match=r"differ .* by up to [\d.]+%") as said:
+                document = longspan.Document.open(saved, model, tokenizer, other_weights=True)
+            errors.append(float(re.search(r"up to ([\d.]+)%", str(said[0].message))[1]))
+            assert document.ask("Who?", 3).text
+            document.append("More of it.")
+            with pytest.raises(longspan.DocumentError, match="read it again"):
+                document.save(tmp_path / "copy")
+            with pytest.raises(longspan.DocumentError, match="read it again"):
+                document.fork().save(tmp_path / "copy")
+        assert 0 < errors[0] < errors[1] < 50
+
+    def test_another_model_of_the_same_shape_is_refused(self, saved, other, tokenizer):
+        with pytest.raises(longspan.DocumentError, match="another model's"):
+            longspan.Document.open(saved, other(3.0), tokenizer, other_weights=True)
+
+    def test_the_same_weights_are_checked_as_ever(self, saved, fresh, tokenizer, recwarn):
+        longspan.Document.open(saved, fresh(), tokenizer, other_weights=True)
+        assert not [one for one in recwarn if "other weights" in str(one.message)]
+
+    def test_a_refusal_restores_the_model(self, saved, other, tokenizer):
+        model = other(3.0)
+        with pytest.raises(longspan.DocumentError):
+            longspan.Document.open(saved, model, tokenizer, other_weights=True)
+        assert attachment_of(model) is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longspan.cli import options, sampling
-from longspan.cli.output import hushed, notes, print_json, say
+from longspan.cli.output import hushed, notes, print_json, say, warnings_said
 from longspan.cli.texts import check_text
 from longspan.errors import DocumentError, printable
 from longspan.files import check
@@ -59,7 +59,7 @@ def ask(
         temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=repetition_penalty, seed=seed, stop=stop
     )
     console = notes(quiet)
-    with hushed(quiet):
+    with hushed(quiet), warnings_said(console, "note"):
         opened = open_with_model(
             document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights
         )

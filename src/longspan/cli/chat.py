@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longspan.cli import options, sampling
 from longspan.cli.ask import as_plain, in_words, open_with_model, passage_lines, typed
-from longspan.cli.output import hushed, notes, print_json, say
+from longspan.cli.output import hushed, notes, print_json, say, warnings_said
 from longspan.cli.texts import check_text
 from longspan.errors import LongspanError, one_line, printable
 
@@ -55,7 +55,7 @@ def chat(
         temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=repetition_penalty, seed=seed, stop=stop
     )
     console, results = notes(quiet), notes(False)  # what a command was asked for is a result, whether quiet or not
-    with hushed(quiet):
+    with hushed(quiet), warnings_said(console, "note"):
         opened = open_with_model(
             document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights
         )
