@@ -69,8 +69,9 @@ def transformers(job: dict[str, Any]) -> Answering:
 def longspan(job: dict[str, Any]) -> Answering:
     import longspan
 
-    weights = {"dtype": "float32"} if job["weights"] == "float32" else {"weights": job["weights"]}
-    model, _ = longspan.load(job["file"], job["method"], device="cpu", quiet=True, length=job["length"], **weights)
+    form, _, dtype = job["weights"].partition(",")
+    as_told = {"dtype": form} if form == "float32" else {"weights": form, "dtype": dtype or "auto"}
+    model, _ = longspan.load(job["file"], job["method"], device="cpu", quiet=True, length=job["length"], **as_told)
     return of_torch(model, job, lambda: longspan.new_cache(model), PREFILL_CHUNK)
 
 
