@@ -37,6 +37,9 @@ class Stub:
         key: what requests must bring; "" for none. answer: what is answered; None: words about the question.
         breaks: end the connection in the middle of an answer.
         asked: the bodies of all requests for answers.
+        model, template: the model's name, and whether it has a chat template.
+        whole, chooses: up to how many tokens an answer sees all, None for any number, and whether it chooses of more.
+        lift: by which all lifts are multiplied.
     """
 
     documents: dict[str, dict] = field(default_factory=dict)
@@ -48,6 +51,11 @@ class Stub:
     answer: str | None = None
     breaks: bool = False
     asked: list[dict] = field(default_factory=list)
+    model: str = "stub"
+    whole: int | None = 512
+    chooses: bool = True
+    template: bool = True
+    lift: float = 1.0
 
     def add(self, name: str, text: str, status: str = "ready") -> str:
         identifier = f"doc-{len(self.documents) + 1:024x}"
@@ -94,7 +102,7 @@ class Stub:
             found = []
             for part, lift in sorted(lifts.items(), key=lambda item: -item[1]):
                 start, end = part * PART, min(len(text), (part + 1) * PART)
-                one = {"start": start, "end": end, "lift": lift, "share": lift / 1000}
+                one = {"start": start, "end": end, "lift": self.lift * lift, "share": lift / 1000}
                 found.append(one | ({"text": text[start:end]} if text_too else {}))
             return found
 
@@ -148,8 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._error(*refusal[1:])
         parts = url.path.split("/")[2:]
         if parts == ["models"]:
-            own = {"method": "longheads", "window": 512, "version": "0"}
-            return self._json({"object": "list", "data": [{"id": "stub", "object": "model", "longspan": own}]})
+            own = {"method": "longheads", "window": 512, "version": "0", "chat": stub.template}
+            own |= {"whole": stub.whole, "chooses": stub.chooses}
+            return self._json({"object": "list", "data": [{"id": stub.model, "object": "model", "longspan": own}]})
         if parts == ["chat", "completions"]:
             return self._chat(json.loads(body))
         if parts == ["documents"]:
@@ -185,6 +194,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json(
                 {"id": identifier, "start": start, "end": end, "characters": len(text), "text": text[start:end]}
             )
+        if more == ["search"]:
+            (words,) = parse_qs(query)["words"]
+            places = [{"start": m.start(), "end": m.end()} for m in re.finditer(words, stub.texts[identifier], re.I)]
+            return self._json({"id": identifier, "words": words, "found": len(places), "places": places[:1000]})
         if self.command == "DELETE":
             del stub.documents[identifier]
             return self._json({"id": identifier, "object": "document", "deleted": True})

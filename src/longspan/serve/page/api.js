@@ -32,6 +32,7 @@ async function newKey(used) {
   await keyAsked;
 }
 
+const ACCEPTED = "Texts in UTF-8, PDF and HTML files are accepted.";
 const GONE = "The server does not answer. Is it still running?";
 
 /** An error's answer in words. */
@@ -76,6 +77,7 @@ export const model = async () => (await call("GET", "v1/models")).data[0];
 export const documents = async () => (await call("GET", "v1/documents")).data;
 export const rename = (id, name) => call("PATCH", path(id), { json: { name } });
 export const remove = (id) => call("DELETE", path(id));
+export const search = (id, words) => call("GET", path(id, `/search?words=${encodeURIComponent(words)}`));
 export const text = (id, start, end) => call("GET", path(id, `/text?start=${start}&end=${end}`));
 
 /** The document, each time that it changes, until it is read. */
@@ -134,7 +136,10 @@ export async function upload(file, progress) {
       sending.send(form);
     });
     if (status >= 200 && status < 300) return JSON.parse(body);
-    if (status !== 401) throw inWords(status, body, retryAfter);
+    if (status !== 401) {
+      const { message } = inWords(status, body, retryAfter);
+      throw new ServerError(`${file.name}: ${message}${status === 400 ? ` ${ACCEPTED}` : ""}`, status);
+    }
     await newKey(key.Authorization);
   }
 }
