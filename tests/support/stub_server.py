@@ -35,7 +35,7 @@ class Stub:
         reading, writing: closed (``clear()``), they hold a reading or an answer half way.
         refusals: (part of the path, status, error's message) of the next requests to be refused, each once.
         key: what requests must bring; "" for none. answer: what is answered; None: words about the question.
-        breaks: end the connection in the middle of an answer.
+        breaks: end the connection in the middle of an answer. slow: ``writing`` holds an answer before its first token.
         asked: the bodies of all requests for answers.
         model, template: the model's name, and whether it has a chat template.
         whole, chooses: up to how many tokens an answer sees all, None for any number, and whether it chooses of more.
@@ -50,6 +50,7 @@ class Stub:
     key: str = ""
     answer: str | None = None
     breaks: bool = False
+    slow: bool = False
     asked: list[dict] = field(default_factory=list)
     model: str = "stub"
     whole: int | None = 512
@@ -140,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         for value in values:
             data = value if isinstance(value, str) else json.dumps(value)
-            self.wfile.write(f": a comment\r\n\r\ndata: {data}\r\n\r\n".encode())
+            self.wfile.write(f": reading 42%\r\n\r\ndata: {data}\r\n\r\n".encode())
             time.sleep(0.01)
 
     def _any(self) -> None:
@@ -217,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
 
         yield chunk({"role": "assistant", "content": ""})
         for n, token in enumerate(tokens):
-            if n == len(tokens) // 2:
+            if n == (0 if self.stub.slow else len(tokens) // 2):
                 self.stub.writing.wait(20)
                 if self.stub.breaks:
                     return

@@ -30,6 +30,16 @@ def test_the_answer_is_shown_while_it_is_written(page, stub, expect):
     expect(turn).to_have_attribute("data-state", "done")
 
 
+def test_how_far_the_prompt_is_read_is_told(page, stub, expect):
+    stub.writing.clear()
+    stub.slow = True
+    page.get_by_label("Question about the document").fill("Tell me")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn .foot")).to_have_text("Reading … 42%")
+    stub.writing.set()
+    expect(page.locator(".turn")).to_have_attribute("data-state", "done")
+
+
 def test_the_answer_is_read_aloud_in_sentences(page, stub, ask, expect):
     stub.answer = "The first one. Then a second one! And the rest of it"
     ask(page, "Tell me")

@@ -36,6 +36,12 @@ export class Turn {
     this.settle();
   }
 
+  /** How far the server is with reading, in whole percent. */
+  heard(said) {
+    const share = /^reading (\d+)%$/.exec(said);
+    if (share && !this.turn.answer) this.foot.firstElementChild.textContent = `Reading … ${share[1]}%`;
+  }
+
   /** More of the answer. */
   add(text) {
     this.turn.answer += text;

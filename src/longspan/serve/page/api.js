@@ -85,10 +85,10 @@ export async function* changes(id) {
   for await (const data of events(await request("GET", path(id, "/events")))) yield JSON.parse(data);
 }
 
-/** The chunks of an answer. */
-export async function* chat(body, signal) {
+/** The chunks of an answer; `heard` is called with each comment, such as "reading 42%". */
+export async function* chat(body, signal, heard) {
   const response = await request("POST", "v1/chat/completions", { json: { ...body, stream: true }, signal });
-  for await (const data of events(response)) {
+  for await (const data of events(response, heard)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ServerError(chunk.error.message, 500);
@@ -97,8 +97,8 @@ export async function* chat(body, signal) {
   throw new ServerError("The connection ended before the answer did.");
 }
 
-/** The data of each server-sent event. */
-async function* events(response) {
+/** The data of each server-sent event; `heard` is called with each comment. */
+async function* events(response, heard = () => {}) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let left = "";
   try {
@@ -109,6 +109,7 @@ async function* events(response) {
       left = blocks.pop();
       for (const block of blocks) {
         const lines = block.split("\n").filter((line) => line.startsWith("data:"));
+        for (const line of block.split("\n")) if (line.startsWith(": ")) heard(line.slice(2));
         if (lines.length) yield lines.map((line) => line.slice(5).replace(/^ /, "")).join("\n");
       }
     }

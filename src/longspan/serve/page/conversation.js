@@ -112,7 +112,7 @@ export class Conversation {
     const begun = performance.now();
     const aloud = new Aloud();
     let saved = begun;
-    for await (const chunk of api.chat(body, this.aborting.signal)) {
+    for await (const chunk of api.chat(body, this.aborting.signal, (said) => view.heard(said))) {
       const choice = chunk.choices?.[0];
       const text = choice?.delta?.content;
       if (text) {
