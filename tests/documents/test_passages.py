@@ -72,6 +72,12 @@ def test_sentences_that_follow_one_another_are_one_passage_of_one_text():
     assert [one.share for one in found] == pytest.approx([0.5, 0.3])
 
 
+def test_the_heaviest_are_there_whatever_stands_out():
+    found = attended([0.1, 0.2, 0.0, 0.3], [0.2, 0.4, 0.1, 0.6])
+    assert found.passages() == () or min(one.lift for one in found.passages()) > 1
+    assert [one.share for one in found.heaviest()] == pytest.approx([0.3, 0.3])
+
+
 def test_no_passage_if_nothing_stands_out():
     assert attended([0.1] * 4, [0.1] * 4).passages() == ()
 

@@ -30,6 +30,18 @@ def test_what_is_said_of_a_document(served, document, book):
     assert backwards.status_code == 400 and backwards.json()["error"]["param"] == "end"
 
 
+def test_words_are_found_in_any_case_and_across_lines(served, document, book):
+    def search(words: str) -> dict:
+        return served.http.get(f"/v1/documents/{document}/search", params={"words": words}).json()
+
+    found = search("the PASS\tkey  is 71428")
+    (place,) = found["places"]
+    assert found["found"] == 1 and book[place["start"] : place["end"]] == "The pass key is 71428"
+    every = search("e")
+    assert every["found"] == book.lower().count("e") and len(every["places"]) == min(every["found"], 1000)
+    assert search("(.*)")["found"] == 0 and search(" ")["error"]["param"] == "words"
+
+
 def test_progress_is_told_until_it_is_read(served, book):
     id = served.add(book, "again.txt", wait=False)
     with served.http.stream("GET", f"/v1/documents/{id}/events") as response:

@@ -35,8 +35,11 @@ class Stub:
         reading, writing: closed (``clear()``), they hold a reading or an answer half way.
         refusals: (part of the path, status, error's message) of the next requests to be refused, each once.
         key: what requests must bring; "" for none. answer: what is answered; None: words about the question.
-        breaks: end the connection in the middle of an answer.
+        breaks: end the connection in the middle of an answer. slow: ``writing`` holds an answer before its first token.
         asked: the bodies of all requests for answers.
+        model, template: the model's name, and whether it has a chat template.
+        whole, chooses: up to how many tokens an answer sees all, None for any number, and whether it chooses of more.
+        lift: by which all lifts are multiplied.
     """
 
     documents: dict[str, dict] = field(default_factory=dict)
@@ -47,7 +50,13 @@ class Stub:
     key: str = ""
     answer: str | None = None
     breaks: bool = False
+    slow: bool = False
     asked: list[dict] = field(default_factory=list)
+    model: str = "stub"
+    whole: int | None = 512
+    chooses: bool = True
+    template: bool = True
+    lift: float = 1.0
 
     def add(self, name: str, text: str, status: str = "ready") -> str:
         identifier = f"doc-{len(self.documents) + 1:024x}"
@@ -94,7 +103,7 @@ class Stub:
             found = []
             for part, lift in sorted(lifts.items(), key=lambda item: -item[1]):
                 start, end = part * PART, min(len(text), (part + 1) * PART)
-                one = {"start": start, "end": end, "lift": lift, "share": lift / 1000}
+                one = {"start": start, "end": end, "lift": self.lift * lift, "share": lift / 1000}
                 found.append(one | ({"text": text[start:end]} if text_too else {}))
             return found
 
@@ -132,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         for value in values:
             data = value if isinstance(value, str) else json.dumps(value)
-            self.wfile.write(f": a comment\r\n\r\ndata: {data}\r\n\r\n".encode())
+            self.wfile.write(f": reading 42%\r\n\r\ndata: {data}\r\n\r\n".encode())
             time.sleep(0.01)
 
     def _any(self) -> None:
@@ -148,8 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._error(*refusal[1:])
         parts = url.path.split("/")[2:]
         if parts == ["models"]:
-            own = {"method": "longheads", "window": 512, "version": "0"}
-            return self._json({"object": "list", "data": [{"id": "stub", "object": "model", "longspan": own}]})
+            own = {"method": "longheads", "window": 512, "version": "0", "chat": stub.template}
+            own |= {"whole": stub.whole, "chooses": stub.chooses}
+            return self._json({"object": "list", "data": [{"id": stub.model, "object": "model", "longspan": own}]})
         if parts == ["chat", "completions"]:
             return self._chat(json.loads(body))
         if parts == ["documents"]:
@@ -185,6 +195,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json(
                 {"id": identifier, "start": start, "end": end, "characters": len(text), "text": text[start:end]}
             )
+        if more == ["search"]:
+            (words,) = parse_qs(query)["words"]
+            places = [{"start": m.start(), "end": m.end()} for m in re.finditer(words, stub.texts[identifier], re.I)]
+            return self._json({"id": identifier, "words": words, "found": len(places), "places": places[:1000]})
         if self.command == "DELETE":
             del stub.documents[identifier]
             return self._json({"id": identifier, "object": "document", "deleted": True})
@@ -204,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
 
         yield chunk({"role": "assistant", "content": ""})
         for n, token in enumerate(tokens):
-            if n == len(tokens) // 2:
+            if n == (0 if self.stub.slow else len(tokens) // 2):
                 self.stub.writing.wait(20)
                 if self.stub.breaks:
                     return

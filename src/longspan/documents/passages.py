@@ -72,9 +72,14 @@ class Attended:
         share = self._share(token)
         lift = self.lifts(token)
         best = lift.topk(min(MOST, len(lift))).indices
-        runs = _runs(sorted(best[lift[best] > 1].tolist()), self.units.sources)
-        found = [self._passage(first, last, share, lift) for first, last in runs]
+        found = self._passages(best[lift[best] > 1], share, lift)
         return tuple(sorted(found, key=lambda one: -one.lift))
+
+    def heaviest(self) -> tuple[Passage, ...]:
+        """The passages with the most of the whole answer's attention, the highest share first, whatever their lift."""
+        share = self._share(None)
+        found = self._passages(share.topk(min(MOST, len(share))).indices, share, self.lifts())
+        return tuple(sorted(found, key=lambda one: -one.share))
 
     def lifts(self, token: int | None = None) -> Tensor:
         """``[U]`` fp32, how many times as much each unit was attended to as under a neutral question; see ``passages``.
@@ -87,6 +92,10 @@ class Attended:
 
     def _share(self, token: int | None) -> Tensor:
         return self.weights[token] if token is not None else self.weights[: max(self.shown, 1)].mean(dim=0)
+
+    def _passages(self, units: Tensor, share: Tensor, lift: Tensor) -> list[Passage]:
+        runs = _runs(sorted(units.tolist()), self.units.sources)
+        return [self._passage(first, last, share, lift) for first, last in runs]
 
     def _passage(self, first: int, last: int, share: Tensor, lift: Tensor) -> Passage:
         source = self.contents.sources[int(self.units.sources[first])]

@@ -140,6 +140,11 @@ def _model_routes(app: FastAPI, host: Host) -> None:
     model = {"id": host.settings.model, "object": "model", "created": 0, "owned_by": "longspan", "longspan": about}
     model["max_model_len"] = host.longest  # as vLLM names it, for clients that ask
 
+    # The page asks: up to how many tokens an answer sees them all, whether it chooses of more, whether answers end.
+    method, window = report.method, report.window
+    about |= {"whole": None if method.selection(window).budget is None else method.plain_queries(window)}
+    about |= {"chooses": method.selects, "chat": bool(getattr(host.tokenizer, "chat_template", None))}
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}

@@ -13,6 +13,7 @@ NAME = "A long walk, with a pass key.txt"
 _CHARACTERS = 22_000  # more than a dozen windows of the bundled model
 _FACT = "\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
 KEY = "71428"
+QUESTIONS = "What is the pass key? The pass key is", "Remember it. The pass key is"  # what so small a model can answer
 
 
 def demo_text() -> str:
@@ -33,5 +34,6 @@ def add_demo(host: Host) -> None:
         record = host.library.add(NAME, BytesIO(demo_text().encode()))
     while record.status in ("queued", "reading"):
         time.sleep(0.05)
+    record.questions = QUESTIONS
     if record.status == "failed":
         raise LongspanError(f"the demo's document cannot be read: {record.error}")

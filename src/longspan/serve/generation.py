@@ -248,7 +248,7 @@ class Generation:
         # A stop string is no part of the answer.
         shown = max((n for n, text in enumerate(texts, 1) if text), default=0)
         attended = replace(attended, shown=min(attended.shown, shown))
-        return AttendedPassages(attended.passages(), each)
+        return AttendedPassages(attended.passages() or attended.heaviest(), each)
 
     def close(self) -> None:
         """Return the cache for requests with this prefix."""

@@ -24,7 +24,7 @@ def test_upload_progress_and_ready(opened, stub, url, expect):
     chooser.value.set_files(files("story.txt"))
     listed = page.locator(".doc", has_text="story.txt")
     expect(listed).to_contain_text("50% read · 5,000 tokens/s · 20 s left")
-    expect(listed.locator("progress")).to_have_attribute("value", re.compile("0.49"))
+    expect(listed.locator("progress")).to_have_attribute("value", re.compile("^(49|50)$"))
     expect(page.get_by_role("main")).to_contain_text("Being read")
     expect(page.get_by_role("button", name="Ask", exact=True)).to_be_disabled()
     stub.reading.set()
@@ -124,6 +124,15 @@ def test_a_file_that_is_refused_says_why(page, stub, tolerated, expect):
     expect(page.locator("#list li")).to_have_count(1)
     page.get_by_role("button", name="Dismiss").click()
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_file_that_is_no_text_is_named_with_what_is_accepted(page, stub, tolerated, expect):
+    tolerated.append("400")
+    stub.refusals.append(("documents", 400, "the file is not UTF-8 text"))
+    assert ".pdf" in page.locator("#file").get_attribute("accept")
+    page.locator("#file").set_input_files(files("photo.jpg"))
+    expect(page.get_by_role("alert")).to_contain_text("photo.jpg: the file is not UTF-8 text")
+    expect(page.get_by_role("alert")).to_contain_text("PDF and HTML")
 
 
 def test_each_document_has_its_own_conversation_and_address(page, stub, ask, expect):

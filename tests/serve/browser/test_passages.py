@@ -131,3 +131,52 @@ def test_another_answers_passages_take_the_place_of_these(page, stub, turn, ask,
     turn.locator("[data-token='3']").click()
     expect(page.locator("#bar i:not([data-level='0'])")).to_have_count(1)
     expect(second.locator("[data-token].on")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("whole", "chooses", "said"),
+    [(10_000, True, "whole text"), (None, False, "whole text"), (512, True, "head chose"), (512, False, "the last")],
+)
+def test_how_much_of_the_text_was_in_view(opened, stub, novel, url, ask, expect, whole, chooses, said):
+    """And where the attention went is shown although nothing has more of it than under a neutral question."""
+    stub.whole, stub.chooses, stub.lift = whole, chooses, 0.01
+    page = opened(url)
+    turn = ask(page, "What is it about?")
+    expect(turn.locator(".foot")).to_contain_text(said)
+    expect(turn.locator(".looked")).to_contain_text("No more than under a neutral question.")
+    expect(page.locator("#page mark[data-level='5']").first).to_be_in_viewport()
+
+
+def test_what_the_answer_says_word_for_word_comes_first(page, stub, novel, ask, expect):
+    last = stub.looked(novel, ["x"] * 5)["answer"][-1]
+    number = last["text"].split("sentence ")[1].split()[0]
+    stub.answer = f"It is {number} of them"
+    turn = ask(page, "Which sentence?")
+    expect(turn.locator(".passage").first).to_contain_text(f"sentence {number} of")
+    expect(page.locator("#page mark.here")).to_have_attribute("data-start", str(last["start"]))
+
+
+def test_search_in_the_text(page, stub, novel, turn, expect):
+    page.keyboard.press("Tab")
+    page.locator("body").evaluate("() => document.activeElement.blur()")
+    page.keyboard.press("f")
+    field = page.get_by_label("Search in the text")
+    field.fill("sentence 100")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_have_text("11 places with “sentence 100”.")
+    here = page.locator("#page mark.here")
+    for n, start in enumerate([stub.texts[novel].index("sentence 100 "), stub.texts[novel].index("sentence 1000 ")], 1):
+        expect(page.locator("#which")).to_have_text(f"{n} of 11")
+        expect(here).to_have_attribute("data-start", str(start))
+        expect(here).to_be_in_viewport()
+        page.keyboard.press("Enter")
+    turn.locator("[data-token='3']").hover()  # what is found stays coloured
+    page.get_by_role("button", name="Place before").click()
+    expect(page.locator("#which")).to_have_text("2 of 11")
+    turn.locator(".passage").nth(1).click()
+    expect(page.locator("#which")).to_have_text("2 of 4")
+    field.fill("nowhere")
+    page.keyboard.press("Enter")
+    expect(page.locator("#about")).to_have_text("0 places with “nowhere”.")
+    expect(page.locator("#page mark")).to_have_count(0)
+    page.keyboard.press("Escape")

@@ -25,6 +25,7 @@ class DocumentRecord:
         bytes: of the file. characters: of its text. tokens: of the document, None until they are counted.
         tokens_read: that are kept. rate: tokens a second of this process; None until there is one.
         own: whether the server read it, and may change and delete its folder.
+        questions: that the page suggests.
         layout, system: what it is read in; see ``longspan.read``.
         document: when it is ready. job: what reads it, or opens what an earlier process read (``opens``).
     """
@@ -45,6 +46,7 @@ class DocumentRecord:
     document: Document | None = None
     opens: bool = False
     own: bool = True
+    questions: tuple[str, ...] = ()
     job: Job | None = field(default=None, repr=False)
 
     @property
@@ -62,6 +64,7 @@ class DocumentRecord:
             "created_at": self.created_at, "bytes": self.bytes, "characters": self.characters, "tokens": self.tokens,
             "tokens_read": self.tokens_read, "tokens_per_second": self.rate and round(self.rate, 3),
             "seconds_left": left, "error": self.error, "own": self.own,
+            "questions": self.questions,
         }  # fmt: skip
 
     def write(self) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +28,7 @@ from longspan.text.extract import is_plain
 _POLL_SECONDS = 0.2  # between two events of progress
 _LONGEST_LAYOUT = 65_536  # characters, of a layout and of a system prompt
 _MAX_CHARACTERS = 1_000_000  # of a text in one response
+_MAX_PLACES = 1000  # of a search
 
 
 def routes(host: Host) -> APIRouter:
@@ -116,6 +119,15 @@ def routes(host: Host) -> APIRouter:
         begin = min(start, stop)
         return {"id": id, "start": begin, "end": stop, "characters": len(whole), "text": whole[begin:stop]}
 
+    @router.get("/{id}/search")
+    async def search(id: str, words: Annotated[str, Query(min_length=1, max_length=1000)]) -> dict[str, Any]:
+        """The places of some words, in any case and with any space between them, and how many there are."""
+        text, wanted = host.ready_document(id).text or "", r"\s+".join(map(re.escape, words.split()))
+        if not wanted:
+            raise ApiError(400, "words has nothing to search for", param="words")
+        found, places = await run_in_threadpool(_search, re.compile(wanted, re.IGNORECASE), text)
+        return {"id": id, "words": words, "found": found, "places": places}
+
     return router
 
 
@@ -132,6 +144,13 @@ def _own(host: Host, id: str) -> DocumentRecord:
             "start the server again", code="document_not_own",
         )  # fmt: skip
     return record
+
+
+def _search(words: re.Pattern[str], text: str) -> tuple[int, list[dict[str, int]]]:
+    """How many places have the words, and the first of these places."""
+    matches = words.finditer(text)
+    places = [{"start": one.start(), "end": one.end()} for one in islice(matches, _MAX_PLACES)]
+    return len(places) + sum(1 for _ in matches), places
 
 
 def _refuse_others(form: FormData) -> None:

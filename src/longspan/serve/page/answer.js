@@ -1,14 +1,16 @@
 // One question with its answer: the tokens that can be pointed at, and the passages that it attended to most.
 
-import { announce, el, reachable, roving } from "./dom.js";
+import { announce, copier, el, reachable, roving } from "./dom.js";
 import { partsOf } from "./looked.js";
+import { markdown } from "./markdown.js";
 import { characters } from "./pieces.js";
-import { count, duration, number, times } from "./words.js";
+import { count, duration, number, SAW, times } from "./words.js";
 
 export class Turn {
   /**
-   * `turn`: {question, answer, state: "writing" | "done" | "stopped" | "failed", error, finish, usage, seconds, looked}.
-   * `on`: point(turn, token) colours what was attended to, go(start, end) scrolls to it, again(turn) asks once more.
+   * `turn`: {question, answer, state: "writing" | "done" | "stopped" | "failed", error, finish, usage, seconds, saw, looked}.
+   * `on`: point(turn, token) colours what was attended to, hover(turn, token) does for a moment, go(start, end) scrolls to it, again(turn) asks once more,
+   * edit(turn) lets its question be written anew.
    */
   constructor(id, turn, on) {
     Object.assign(this, { id, turn, on, pinned: -1 });
@@ -24,22 +26,41 @@ export class Turn {
       this.foot,
       this.looked,
     );
-    this.text = document.createTextNode(turn.answer.trimStart());
-    this.answer.append(this.text);
+    this.#write();
     roving(this.answer, "[data-token]", { along: "x" });
     roving(this.list, "button");
     this.answer.addEventListener("mouseover", (event) => this.#over(event));
-    this.answer.addEventListener("mouseleave", () => this.on.point(this, this.pinned));
+    this.answer.addEventListener("mouseleave", () => this.on.hover(this, this.pinned));
     this.answer.addEventListener("focusin", (event) => this.#pin(event.target.closest("[data-token]"), false));
     this.answer.addEventListener("click", (event) => this.#pin(event.target.closest("[data-token]"), true));
     this.settle();
   }
 
+  /** How far the server is with reading, in whole percent. */
+  heard(said) {
+    const share = /^reading (\d+)%$/.exec(said);
+    if (share && !this.turn.answer) this.foot.firstElementChild.textContent = `Reading … ${share[1]}%`;
+  }
+
   /** More of the answer. */
   add(text) {
     this.turn.answer += text;
-    // Many a model begins with a space.
-    this.text.appendData(this.text.data ? text : text.trimStart());
+    this.#write();
+  }
+
+  /** The answer as elements; `ends` of its tokens in it make each token one that can be pointed at. */
+  #write(ends = null) {
+    const { answer } = this.turn;
+    const leaf = (start, end) => {
+      if (!ends) return [answer.slice(start, end)];
+      const spans = [];
+      for (let n = ends.findIndex((one) => one > start); start < end; start = ends[n++]) {
+        const text = answer.slice(start, Math.min(end, ends[n]));
+        if (text) spans.push(el("span", { "data-token": n, text }));
+      }
+      return spans;
+    };
+    this.answer.replaceChildren(...markdown(answer, leaf));
   }
 
   /** Show what the turn has become. */
@@ -56,9 +77,8 @@ export class Turn {
       this.answer.setAttribute("role", "group");
       this.answer.setAttribute("aria-label", "Answer by token; arrow keys move");
       // A character of several tokens stands at the last of them, and the others have no text.
-      const spans = looked.tokens.map(([text], n) => text && el("span", { "data-token": n, text })).filter(Boolean);
-      if (spans.length) spans[0].textContent = spans[0].textContent.trimStart() || spans[0].textContent;
-      this.answer.replaceChildren(...spans);
+      let end = 0;
+      this.#write(looked.tokens.map(([text]) => (end += text.length)));
       reachable(this.answer, "[data-token]");
     }
     this.looked.hidden = false;
@@ -67,11 +87,13 @@ export class Turn {
 
   #said() {
     const { turn } = this;
-    const again = () => el("button", { type: "button", class: "link", text: "Ask again", click: () => this.on.again(this) });
+    const button = (name, text, click) => el("button", { type: "button", class: "link", "data-do": name, text, click });
+    const again = () => button("again", "Ask again", () => this.on.again(this));
+    const edit = () => button("edit", "Edit", () => this.on.edit(this));
     if (turn.state === "writing") return [el("p", { class: "dim", text: "Reading the question …" })];
-    if (turn.state === "failed") return [el("p", { class: "error", role: "alert", text: turn.error }), again()];
+    if (turn.state === "failed") return [el("p", { class: "error", role: "alert", text: turn.error }), again(), edit()];
     if (turn.state === "stopped")
-      return [el("p", { class: "dim", text: "Stopped. Passages come with a whole answer." }), again()];
+      return [el("p", { class: "dim", text: "Stopped. Passages come with a whole answer." }), again(), edit()];
     const said = [];
     if (turn.usage) {
       const { completion_tokens: written, prompt_tokens: asked, prompt_tokens_details: of } = turn.usage;
@@ -79,9 +101,10 @@ export class Turn {
       if (turn.seconds !== undefined) said.push(duration(turn.seconds));
       if (of?.cached_tokens) said.push(`${number(of.cached_tokens)} of ${number(asked)} tokens of the prompt were read before`);
     }
-    if (turn.finish === "length") said.push(`ended at ${number(turn.most)}, the most that was asked for`);
+    if (turn.finish === "length") said.push("ended at its limit of tokens");
+    if (turn.saw) said.push(SAW[turn.saw].replace(".", ""));
     if (!turn.answer) said.unshift("The model wrote nothing.");
-    return said.length ? [el("p", { class: "dim", text: said.join(" · ") })] : [];
+    return [el("p", { class: "dim", text: said.join(" · ") }), copier("Copy", () => turn.answer.trim()), again(), edit()];
   }
 
   // Passages
@@ -89,7 +112,7 @@ export class Turn {
   #list() {
     const { looked } = this.turn;
     const parts = partsOf(looked, this.pinned);
-    const most = Math.max(1, ...parts.map((part) => part.lift));
+    const most = Math.max(...parts.map((part) => part.lift));
     this.list.replaceChildren(...parts.map((part) => el("li", {}, this.#passage(part, most))));
     reachable(this.list, "button");
     const whole = el("button", { type: "button", class: "link", text: "back to the whole answer", click: () => this.#back() });
@@ -97,6 +120,7 @@ export class Turn {
     this.looked.replaceChildren(
       el("h4", {}, "Attended to most ", ...of),
       parts.length ? this.list : el("p", { class: "dim", text: looked.error ?? "No sentence stands out against a neutral question." }),
+      ...(parts.length && most <= 1 ? [el("p", { class: "dim", text: "No more than under a neutral question." })] : []),
     );
   }
 
@@ -128,7 +152,7 @@ export class Turn {
 
   #over(event) {
     const token = event.target.closest("[data-token]");
-    if (token) this.on.point(this, Number(token.dataset.token));
+    if (token) this.on.hover(this, Number(token.dataset.token));
   }
 
   #pin(token, clicked) {

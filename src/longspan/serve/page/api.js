@@ -32,6 +32,7 @@ async function newKey(used) {
   await keyAsked;
 }
 
+const ACCEPTED = "Texts in UTF-8, PDF and HTML files are accepted.";
 const GONE = "The server does not answer. Is it still running?";
 
 /** An error's answer in words. */
@@ -76,6 +77,7 @@ export const model = async () => (await call("GET", "v1/models")).data[0];
 export const documents = async () => (await call("GET", "v1/documents")).data;
 export const rename = (id, name) => call("PATCH", path(id), { json: { name } });
 export const remove = (id) => call("DELETE", path(id));
+export const search = (id, words) => call("GET", path(id, `/search?words=${encodeURIComponent(words)}`));
 export const text = (id, start, end) => call("GET", path(id, `/text?start=${start}&end=${end}`));
 
 /** The document, each time that it changes, until it is read. */
@@ -83,10 +85,10 @@ export async function* changes(id) {
   for await (const data of events(await request("GET", path(id, "/events")))) yield JSON.parse(data);
 }
 
-/** The chunks of an answer. */
-export async function* chat(body, signal) {
+/** The chunks of an answer; `heard` is called with each comment, such as "reading 42%". */
+export async function* chat(body, signal, heard) {
   const response = await request("POST", "v1/chat/completions", { json: { ...body, stream: true }, signal });
-  for await (const data of events(response)) {
+  for await (const data of events(response, heard)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ServerError(chunk.error.message, 500);
@@ -95,8 +97,8 @@ export async function* chat(body, signal) {
   throw new ServerError("The connection ended before the answer did.");
 }
 
-/** The data of each server-sent event. */
-async function* events(response) {
+/** The data of each server-sent event; `heard` is called with each comment. */
+async function* events(response, heard = () => {}) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let left = "";
   try {
@@ -107,6 +109,7 @@ async function* events(response) {
       left = blocks.pop();
       for (const block of blocks) {
         const lines = block.split("\n").filter((line) => line.startsWith("data:"));
+        for (const line of block.split("\n")) if (line.startsWith(": ")) heard(line.slice(2));
         if (lines.length) yield lines.map((line) => line.slice(5).replace(/^ /, "")).join("\n");
       }
     }
@@ -134,7 +137,10 @@ export async function upload(file, progress) {
       sending.send(form);
     });
     if (status >= 200 && status < 300) return JSON.parse(body);
-    if (status !== 401) throw inWords(status, body, retryAfter);
+    if (status !== 401) {
+      const { message } = inWords(status, body, retryAfter);
+      throw new ServerError(`${file.name}: ${message}${status === 400 ? ` ${ACCEPTED}` : ""}`, status);
+    }
     await newKey(key.Authorization);
   }
 }

@@ -1,22 +1,23 @@
 // The page: documents at the left, the conversation in the middle, the text with what the answer attended to to the right.
 
 import * as api from "./api.js";
-import { Conversation } from "./conversation.js";
-import { Documents, progressOf, shareRead } from "./documents.js";
+import { CHAT, Documents } from "./documents.js";
 import { announce, ask, byId, el } from "./dom.js";
-import { forget, set, setting } from "./kept.js";
+import { emptyState } from "./empty.js";
+import { set, setting } from "./kept.js";
 import { listen } from "./keys.js";
+import * as options from "./options.js";
 import { Reading } from "./reading.js";
-import { bytes, count, number } from "./words.js";
+import { save, Talks } from "./talks.js";
+import { number } from "./words.js";
 
 const root = document.documentElement;
 const question = byId("question");
-const most = byId("most");
-const conversations = new Map();
 const reading = new Reading((error) => banner(error.message));
 let served = null; // the model, as /v1/models tells of it
 let one = null; // the document that is chosen
-let shown = null; // its conversation
+let shown = null; // its conversation that is shown
+let edited = -1; // the turn of it whose question is written anew
 
 // Appearance
 
@@ -37,6 +38,7 @@ byId("theme").addEventListener("click", () => {
 
 /** If there is no room for all three parts: which of them is seen. */
 function panel(name) {
+  if (name === "text" && one === CHAT) return;
   root.dataset.panel = name;
   for (const button of document.querySelectorAll(".panels button"))
     button.setAttribute("aria-current", String(button.dataset.goto === name));
@@ -67,10 +69,7 @@ const documents = new Documents({
   },
   changed: (changed) => changed.id === one?.id && (changed.status === one.status ? progressed(changed) : open(changed)),
   gone: (id, deleted) => {
-    if (deleted) conversations.get(id)?.clear(); // an answer that is only stopped is kept with its conversation
-    else conversations.get(id)?.stop();
-    if (deleted) forget(id);
-    conversations.delete(id);
+    talks.gone(id, deleted);
     if (one?.id === id) open(null);
   },
   failed: (error, asked = false) => banner(error.message, !asked),
@@ -83,15 +82,21 @@ function open(chosen) {
   history.replaceState(null, "", chosen ? `#${chosen.id}` : location.pathname + location.search);
   byId("text-title").textContent = chosen?.name ?? "Text";
   document.title = chosen ? `${chosen.name} · longspan` : "longspan";
-  if (chosen && !conversations.has(chosen.id)) conversations.set(chosen.id, new Conversation(chosen.id, on));
-  shown = chosen ? conversations.get(chosen.id) : null;
+  const chat = chosen === CHAT;
+  root.classList.toggle("without-text", chat);
+  byId("question").placeholder = chat ? "Say something" : "Ask about the text";
+  document.querySelector("label[for=question]").textContent = chat ? "Message" : "Question about the document";
+  byId("system-field").hidden = !chat;
+  byId("no-system").hidden = chat;
+  shown = chosen ? talks.of(chosen.id) : null;
+  edit(-1);
   if (chosen?.status !== "ready") {
     reading.close(chosen ? "The text is shown when it has been read." : "The text is shown here, with the sentences that an answer attended to.");
     changed();
     return;
   }
   if (!chosen.characters) {
-    reading.close("The text of this document was not kept.");
+    reading.close(chat ? "" : "The text of this document was not kept.");
     changed();
     return;
   }
@@ -110,10 +115,26 @@ function progressed(news) {
 // The conversation
 
 const on = {
-  model: () => served?.id ?? "",
+  body: (id, messages) => {
+    const body = { model: served?.id ?? "", messages, ...options.options(), stream_options: { include_usage: true } };
+    if (id !== CHAT.id) return { ...body, document: id, passages: true };
+    if (options.system()) messages.unshift({ role: "system", content: options.system() });
+    return body;
+  },
+  saw: (id, usage) => {
+    const { whole, chooses } = served?.longspan ?? {};
+    if (id === CHAT.id || whole === undefined) return "";
+    if (whole === null || usage.total_tokens <= whole) return "whole";
+    return chooses ? "chosen" : "recent";
+  },
+  edit: (view, now = false) => {
+    edit(shown.turns.indexOf(view));
+    if (now) send();
+  },
   point: (view, token) => reading.point(view, token),
+  hover: (view, token) => reading.searched || reading.point(view, token),
   go: (start, end, view) => {
-    if (reading.view !== view) reading.point(view, view.pinned, false);
+    if (reading.view !== view || reading.searched) reading.point(view, view.pinned, false);
     panel("text");
     reading.visit(start, end);
   },
@@ -126,6 +147,20 @@ const on = {
   },
 };
 
+const talks = new Talks(on);
+
+/** Write a question anew: that of a turn, or -1 for none. */
+function edit(turn) {
+  if (edited >= 0 && turn < 0) question.value = "";
+  edited = turn;
+  byId("editing").hidden = turn < 0;
+  if (turn < 0) return;
+  question.value = shown.turns[turn].turn.question;
+  question.focus();
+}
+
+byId("not-edit").addEventListener("click", () => edit(-1));
+
 /** Show what there is to be done with the document that is chosen. */
 function changed() {
   const ready = one?.status === "ready";
@@ -136,44 +171,23 @@ function changed() {
   byId("stop").hidden = !busy;
   if (at === byId("send") && busy) byId("stop").focus();
   if (at === byId("stop") && !busy) byId("send").focus();
-  byId("new").disabled = !shown?.turns.length;
-  const state = el("div", { class: "empty-state" });
-  const inside = ready && shown.turns.length ? shown.root : state;
+  for (const name of ["new", "export", "drop-talk"]) byId(name).disabled = !shown?.turns.length;
+  const all = one ? talks.all(one.id) : [];
+  byId("talks").hidden = all.length < 2;
+  byId("talks").replaceChildren(...all.map(({ n, title }) => el("option", { value: n, selected: n === shown.n, text: title.slice(0, 80) })));
+  const inside = ready && shown.turns.length ? shown.root : emptyState(one, documents.all.length > 0, send);
   if (inside.parentElement !== byId("turns")) byId("turns").replaceChildren(inside);
-  if (!one && !documents.all.length)
-    state.append(
-      el("h3", { text: "Nothing is read yet" }),
-      el("p", { text: "Drop a text on this page: a book, a report, a log. The model reads it once, and then answers from it as often as you ask." }),
-      el("p", {}, el("button", { type: "button", text: "Add a text", click: () => byId("file").click() })),
-    );
-  else if (!one) state.append(el("h3", { text: "Choose a document" }), el("p", { text: "Each has a conversation of its own." }));
-  else if (one.status === "failed")
-    state.append(el("h3", { text: "It could not be read" }), el("p", { class: "error", text: one.error || "The server did not say why." }));
-  else if (!ready)
-    state.append(
-      el("h3", { text: one.status === "queued" ? "Waiting to be read" : "Being read" }),
-      el("progress", { max: 1, value: shareRead(one), "aria-label": "Reading" }),
-      el("p", { text: progressOf(one) }),
-      el("p", { class: "dim", text: "Questions can be asked once it has been read. You may close this page meanwhile." }),
-    );
-  else
-    state.append(
-      el("h3", { text: "Ask about this text" }),
-      el("p", { text: `${count(one.tokens ?? 0, "token")}, ${bytes(one.bytes)}, read and kept.` }),
-      el("p", {
-        class: "dim",
-        text: "Beside each answer you see the sentences that it attended to most. They show where to check, and are not proof.",
-      }),
-    );
 }
 
-function send() {
+function send(asked = question.value.trim()) {
   if (one?.status !== "ready" || shown.busy) return;
-  const asked = question.value.trim();
   if (!asked) return question.focus();
-  if (!most.reportValidity()) return;
+  if (!options.valid()) return;
+  if (edited >= 0) shown = talks.anew(one.id, shown.turns.slice(0, edited).map((view) => view.turn));
+  edit(-1);
   question.value = "";
-  shown.ask(asked, Number(most.value));
+  shown.ask(asked);
+  if (document.activeElement === document.body) byId("stop").focus(); // a suggested question is gone
 }
 
 byId("composer").addEventListener("submit", (event) => {
@@ -191,16 +205,33 @@ byId("stop").addEventListener("click", () => {
 });
 function anew() {
   if (!shown?.turns.length) return;
-  shown.clear();
-  reading.open(one);
+  talks.anew(one.id);
+  open(one);
   question.focus();
 }
 
 byId("new").addEventListener("click", anew);
-most.value = setting("most", most.value);
-most.addEventListener("change", () => most.validity.valid && set("most", most.value));
+byId("export").addEventListener("click", () => save(shown, one.name, nameOf(served.id)));
+byId("talks").addEventListener("change", () => {
+  talks.choose(one.id, Number(byId("talks").value));
+  open(one);
+});
+byId("drop-talk").addEventListener("click", async () => {
+  byId("drop-what").textContent = `“${shown.title}” and what follows it are deleted from this browser. There is no way back.`;
+  if (!(await ask(byId("drop-dialog")))) return;
+  talks.drop(shown);
+  open(one);
+  question.focus();
+});
 
 // Keys
+
+function back() {
+  if (shown?.busy) shown.stop();
+  else if (edited >= 0) edit(-1);
+  else if (reading.searched) reading.search((byId("words").value = ""));
+  else reading.view?.release();
+}
 
 function focus(name, selector) {
   panel(name);
@@ -215,11 +246,12 @@ listen([
   ["p", "the passages of the last answer", () => focus("conversation", ".passage[tabindex='0']")],
   ["b", "the bar of the whole document", () => focus("text", "#bar")],
   ["t", "the text", () => focus("text", "#page")],
+  ["f", "search in the text", () => focus("text", "#words")],
   ["[", "the passage that was attended to more", () => reading.step(-1)],
   ["]", "the passage that was attended to less", () => reading.step(1)],
   ["u", "add a document", () => byId("file").click()],
   ["n", "a new conversation", anew],
-  ["Esc", "stop the answer; back from a token to the whole answer", () => (shown?.busy ? shown.stop() : reading.view?.release())],
+  ["Esc", "stop the answer; back from a token to the whole answer", back],
 ]);
 
 // Begin
@@ -233,10 +265,14 @@ api.whenKeyIsNeeded(async (again) => {
   api.setKey(byId("key").value);
 });
 
+/** A model's name without the folders that it lies in. */
+const nameOf = (id) => id.split(/[\\/]/).filter(Boolean).at(-1) ?? id;
+
 async function begin() {
   served = await api.model();
+  options.fill(served.longspan ?? {});
   const { method, window: size } = served.longspan ?? {};
-  byId("model").textContent = [served.id, method, size && `window of ${number(size)}`].filter(Boolean).join(" · ");
+  byId("model").textContent = [nameOf(served.id), method, size && `window of ${number(size)}`].filter(Boolean).join(" · ");
   await documents.refresh();
   const wanted = documents.get(location.hash.slice(1)) ?? (documents.all.length === 1 ? documents.all[0] : null);
   if (wanted) documents.choose(wanted.id);

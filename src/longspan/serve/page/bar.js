@@ -29,7 +29,7 @@ export class Bar {
     this.parts = parts;
     if (!this.characters) return;
     const lifts = histogram(parts, this.characters, BINS);
-    const most = Math.max(1, ...lifts);
+    const most = Math.max(...lifts);
     this.bins.forEach((bin, n) => (bin.dataset.level = level(lifts[n], most)));
   }
 

@@ -1,4 +1,4 @@
-// The conversation about one document: its turns, the answer that is being written, and what the browser keeps of them.
+// One conversation about a document, or about none: its turns, the answer that is being written, and what the browser keeps of them.
 
 import * as api from "./api.js";
 import { Turn } from "./answer.js";
@@ -9,12 +9,17 @@ import { compact } from "./looked.js";
 const OFTEN = 1000; // milliseconds between savings of an answer that is being written
 
 export class Conversation {
-  /** `on`: as Turn's, with changed(conversation) and told(words). */
-  constructor(id, on) {
-    Object.assign(this, { id, on, aborting: null });
+  /** The `n`-th about the document `id`. `on`: as Turn's, with changed(conversation), told(words) and more. */
+  constructor(id, n, on) {
+    Object.assign(this, { id, n, on, aborting: null });
     this.root = el("div", { class: "conversation" });
-    this.turns = kept.conversation(id).map((turn) => this.#view(turn.state === "writing" ? { ...turn, state: "stopped" } : turn));
+    this.turns = kept.conversation(id, n).map((turn) => this.#view(turn.state === "writing" ? { ...turn, state: "stopped" } : turn));
     this.root.append(...this.turns.map((turn) => turn.element));
+  }
+
+  get title() {
+    const questions = [this.turns.at(0), this.turns.at(-1)].map((view) => view?.turn.question ?? "New conversation");
+    return [...new Set(questions)].join(" … ");
   }
 
   get busy() {
@@ -26,18 +31,24 @@ export class Conversation {
   }
 
   #keep() {
-    const said = kept.keep(this.id, this.turns.map((view) => view.turn));
+    const said = kept.keep(this.id, this.n, this.turns.map((view) => view.turn));
     if (said && said !== this.told) this.on.told(said);
     this.told = said;
   }
 
-  /** Forget all turns. */
+  /** Forget all turns; an answer that is only stopped would be kept. */
   clear() {
     this.stop();
     this.turns = [];
     this.root.replaceChildren();
-    kept.forget(this.id);
-    this.on.changed(this);
+    kept.forget(this.id, this.n);
+  }
+
+  /** Begin with turns of another conversation. */
+  begin(turns) {
+    this.turns = turns.map((turn) => this.#view(structuredClone(turn)));
+    this.root.replaceChildren(...this.turns.map((turn) => turn.element));
+    this.#keep();
   }
 
   stop() {
@@ -46,10 +57,11 @@ export class Conversation {
 
   #again(view) {
     if (this.busy) return;
+    if (view.turn.state === "done") return this.on.edit(view, true);
     this.turns = this.turns.filter((one) => one !== view);
     view.element.remove();
     byId("question").focus();
-    this.ask(view.turn.question, view.turn.most);
+    this.ask(view.turn.question);
   }
 
   /** The messages of what was asked and answered so far, with the new question. */
@@ -62,10 +74,10 @@ export class Conversation {
     return [...messages, { role: "user", content: question }];
   }
 
-  /** Ask, and show the answer as it is written. `most`: tokens of the answer. */
-  async ask(question, most) {
+  /** Ask, and show the answer as it is written. */
+  async ask(question) {
     const messages = this.#messages(question);
-    const turn = { question, answer: "", state: "writing", most };
+    const turn = { question, answer: "", state: "writing" };
     const view = this.#view(turn);
     this.turns.push(view);
     this.root.append(view.element);
@@ -82,31 +94,38 @@ export class Conversation {
     }
     this.aborting = null;
     if (this.turns.includes(view)) this.#keep();
-    view.settle();
+    this.#following(() => view.settle());
     this.on.changed(this, view);
+  }
+
+  /** Change what is shown; who is at its end stays there. */
+  #following(change) {
+    const box = byId("turns");
+    const atEnd = this.root.isConnected && box.scrollHeight - box.scrollTop - box.clientHeight < 60;
+    change();
+    if (atEnd) box.scrollTop = box.scrollHeight;
   }
 
   async #write(view, messages) {
     const { turn } = view;
-    const body = { model: this.on.model(), messages, document: this.id, temperature: 0, max_completion_tokens: turn.most, passages: true };
-    body.stream_options = { include_usage: true };
+    const body = this.on.body(this.id, messages);
     const begun = performance.now();
     const aloud = new Aloud();
     let saved = begun;
-    for await (const chunk of api.chat(body, this.aborting.signal)) {
+    for await (const chunk of api.chat(body, this.aborting.signal, (said) => view.heard(said))) {
       const choice = chunk.choices?.[0];
       const text = choice?.delta?.content;
       if (text) {
         if (!turn.answer) view.foot.replaceChildren();
-        const box = byId("turns");
-        const atEnd = this.root.isConnected && box.scrollHeight - box.scrollTop - box.clientHeight < 60;
-        view.add(text);
-        if (atEnd) box.scrollTop = box.scrollHeight;
+        this.#following(() => view.add(text));
         if (this.root.isConnected) aloud.add(text);
       }
       if (choice?.finish_reason) turn.finish = choice.finish_reason;
-      if (choice?.passages) turn.looked = compact(choice.passages);
-      if (chunk.usage) turn.usage = chunk.usage;
+      if (choice?.passages) turn.looked = compact(choice.passages, turn);
+      if (chunk.usage) {
+        turn.usage = chunk.usage;
+        turn.saw = this.on.saw(this.id, chunk.usage);
+      }
       if (performance.now() - saved > OFTEN) {
         this.#keep();
         saved = performance.now();

@@ -7,6 +7,9 @@ import { bytes, count, duration, number, percent } from "./words.js";
 const AGAIN = 2000; // milliseconds before the server is asked again if it does not answer
 const QUEUED = 500; // and while documents wait for their turn
 
+/** What stands for no document. */
+export const CHAT = { id: "chat", name: "Chat without a text", status: "ready", own: false, characters: 0 };
+
 const unfinished = (one) => one.status === "queued" || one.status === "reading";
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
@@ -21,7 +24,7 @@ export class Documents {
   }
 
   get(id) {
-    return this.all.find((one) => one.id === id);
+    return id === CHAT.id ? CHAT : this.all.find((one) => one.id === id);
   }
 
   async refresh() {
@@ -82,6 +85,7 @@ export class Documents {
 
   #receive() {
     const file = byId("file");
+    byId("chat-alone").addEventListener("click", () => this.choose(CHAT.id));
     for (const id of ["add", "choose"]) byId(id).addEventListener("click", () => file.click());
     file.addEventListener("change", () => {
       this.send([...file.files]);
@@ -134,6 +138,7 @@ export class Documents {
     const there = [...this.list.children];
     if (wanted.length !== there.length || wanted.some((item, n) => item !== there[n])) this.list.replaceChildren(...wanted);
     byId("documents").classList.toggle("empty", !wanted.length);
+    byId("chat-alone").setAttribute("aria-current", String(this.chosen === CHAT.id));
     reachable(this.list, ".doc", this.#button(this.chosen));
   }
 
@@ -238,11 +243,11 @@ function statusLines(one) {
     return [el("span", { class: "dim", text: said })];
   }
   if (one.status === "failed") return [el("span", { class: "error", text: one.error || "could not be read" })];
-  const progress = el("progress", { max: 1, value: shareRead(one), "aria-label": `${one.name}, reading` });
+  const progress = el("progress", { max: 100, value: Math.round(100 * shareRead(one)), "aria-label": `${one.name}, reading` });
   return [progress, el("span", { class: "dim", text: progressOf(one) })];
 }
 
 function sendingLines(one) {
-  const progress = el("progress", { max: 1, value: one.share, "aria-label": `${one.name}, sending` });
+  const progress = el("progress", { max: 100, value: Math.round(100 * one.share), "aria-label": `${one.name}, sending` });
   return [el("span", { class: "name", dir: "auto", text: one.name }), progress, el("span", { class: "dim", text: `${percent(one.share)} sent` })];
 }

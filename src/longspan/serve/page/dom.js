@@ -63,3 +63,32 @@ export function ask(dialog) {
     dialog.showModal();
   });
 }
+
+/** A button that copies what `text()` gives. Without the clipboard, as on a page without TLS, the text is selected and copied. */
+export function copier(name, text) {
+  const button = el("button", { type: "button", class: "link", "data-do": "copy", text: name });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+    } catch {
+      const field = el("textarea", { class: "hidden" });
+      field.value = text();
+      button.after(field);
+      field.select();
+      document.execCommand("copy");
+      field.remove();
+      button.focus();
+    }
+    button.textContent = "Copied";
+    announce("Copied.");
+    setTimeout(() => (button.textContent = name), 1500);
+  });
+  return button;
+}
+
+/** Give the browser a file to keep. */
+export function download(name, text) {
+  const address = URL.createObjectURL(new Blob([text], { type: "text/markdown" }));
+  el("a", { href: address, download: name }).click();
+  URL.revokeObjectURL(address);
+}

@@ -19,12 +19,24 @@ export function set(name, value) {
   }
 }
 
-/** The turns of a document's conversation. */
-export function conversation(id) {
+const keyOf = (id, n) => CONVERSATION + id + (n ? `:${n}` : "");
+
+/** The numbers of a document's conversations, the first is 0. */
+export function conversations(id) {
   try {
-    const turns = JSON.parse(localStorage.getItem(CONVERSATION + id) ?? "[]");
+    const numbers = Object.keys(localStorage).map((key) => (key === keyOf(id, 0) ? 0 : Number(key.split(`${keyOf(id, 0)}:`)[1])));
+    return numbers.filter((n) => n >= 0).sort((a, b) => a - b);
+  } catch {
+    return [];
+  }
+}
+
+/** The turns of a document's conversation. */
+export function conversation(id, n) {
+  try {
+    const turns = JSON.parse(localStorage.getItem(keyOf(id, n)) ?? "[]");
     // What an earlier page kept of passages says how often, and not how many times as much.
-    return Array.isArray(turns) ? turns.map((turn) => (turn.looked?.answer?.every((p) => p.lift) ? turn : { ...turn, looked: undefined })) : [];
+    return Array.isArray(turns) ? turns.map((turn) => (turn.looked?.answer?.every((p) => p.lift !== undefined) ? turn : { ...turn, looked: undefined })) : [];
   } catch {
     return [];
   }
@@ -34,7 +46,7 @@ export function conversation(id) {
  * Keep a conversation. If the browser has no room, the passages by token of its oldest answers go first, then all passages.
  * Returns "" or what was not kept, in words.
  */
-export function keep(id, turns) {
+export function keep(id, n, turns) {
   const kept = turns.map((turn) => ({ ...turn }));
   const tries = [
     ...kept.map((turn) => () => turn.looked && (turn.looked = { ...turn.looked, tokens: [] })),
@@ -42,7 +54,7 @@ export function keep(id, turns) {
   ];
   for (let dropped = 0; dropped <= tries.length; dropped++) {
     try {
-      localStorage.setItem(CONVERSATION + id, JSON.stringify(kept));
+      localStorage.setItem(keyOf(id, n), JSON.stringify(kept));
       return dropped ? "The browser's storage is full: passages of older answers are gone after a reload." : "";
     } catch {
       tries[dropped]?.();
@@ -51,9 +63,9 @@ export function keep(id, turns) {
   return "The browser keeps no data for this page: the conversation is gone after a reload.";
 }
 
-export function forget(id) {
+export function forget(id, n) {
   try {
-    localStorage.removeItem(CONVERSATION + id);
+    localStorage.removeItem(keyOf(id, n));
   } catch {
     // Nothing was kept.
   }

@@ -7,7 +7,7 @@ export const LEVELS = 5;
  * The server's passages, small enough to keep: each part of the text once, and for each token of the answer
  * its text and [part, lift, part, lift, ...].
  */
-export function compact(passages) {
+export function compact(passages, { question, answer: written }) {
   const parts = [];
   const numbers = new Map();
   const numberOf = ({ start, end }) => {
@@ -15,7 +15,9 @@ export function compact(passages) {
     if (!numbers.has(name)) numbers.set(name, parts.push([start, end]) - 1);
     return numbers.get(name);
   };
-  const answer = passages.answer.map((p) => ({
+  const own = ownWords(question, written);
+  const first = passages.answer.map((p) => [own(p.text ?? ""), p]).sort(([a], [b]) => b - a);
+  const answer = first.map(([, p]) => ({
     part: numberOf(p),
     lift: p.lift,
     text: [...(p.text ?? "").slice(0, 400)].slice(0, 180).join(""),
@@ -24,7 +26,28 @@ export function compact(passages) {
   return { parts, answer, tokens, error: passages.error };
 }
 
-/** Parts that the token `n`, or the whole answer, attended to: {start, end, lift}, the highest lift first. */
+const wordsOf = (text) => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+
+/**
+ * How much of an answer stands in a text word for word: the characters of the longest run of words in both. A run that
+ * says little, with neither a number nor 10 characters that the question has not, counts as 0.
+ */
+function ownWords(question, answer) {
+  const asked = new Set(wordsOf(question)), words = wordsOf(answer);
+  return (text) => {
+    const padded = ` ${wordsOf(text).join(" ")} `;
+    let most = 0;
+    for (let from = 0; from < words.length; from++)
+      for (let to = from + 1; to <= words.length && padded.includes(` ${words.slice(from, to).join(" ")} `); to++) {
+        const news = words.slice(from, to).filter((word) => !asked.has(word));
+        const says = news.some((word) => /\p{N}/u.test(word)) || news.join("").length >= 10;
+        if (says) most = Math.max(most, words.slice(from, to).join(" ").length);
+      }
+    return most;
+  };
+}
+
+/** Parts that the token `n`, or the whole answer, attended to: {start, end, lift}, the highest lift first, but what the answer says word for word. */
 export function partsOf(looked, n = -1) {
   const part = ([start, end], lift) => ({ start, end, lift });
   if (n < 0) return looked.answer.map((p) => part(looked.parts[p.part], p.lift));

@@ -3,7 +3,6 @@
 import { el } from "./dom.js";
 import { cut, level } from "./looked.js";
 import { PIECE, piece, slicer } from "./pieces.js";
-import { times } from "./words.js";
 
 const SHOWN = 9; // pieces that are on the page at once
 const NEAR = 800; // pixels from an end of the shown text at which the next piece is fetched
@@ -40,9 +39,9 @@ export class TextView {
     await this.go(at);
   }
 
-  /** Colour these parts: [{start, end, lift}]. */
-  show(parts) {
-    this.parts = parts;
+  /** Colour these parts: [{start, end, lift}]; `said(lift)` is what the mouse is told. */
+  show(parts, said) {
+    Object.assign(this, { parts, said });
     this.here = [0, 0];
     for (const one of this.pieces) this.#fill(one);
   }
@@ -94,12 +93,12 @@ export class TextView {
   }
 
   #fill(one) {
-    const most = Math.max(1, ...this.parts.map((part) => part.lift));
+    const most = Math.max(...this.parts.map((part) => part.lift));
     one.element.replaceChildren(
       ...cut(this.parts, one.start, one.end).map(({ start, end, lift }) => {
         const text = one.slice(start, end);
         if (!lift) return text;
-        const title = `${times(lift)} as much as under a neutral question`;
+        const title = this.said?.(lift);
         const mark = el("mark", { "data-level": level(lift, most), "data-start": start, "data-end": end, title, text });
         this.#point(mark);
         return mark;

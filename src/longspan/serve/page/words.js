@@ -9,6 +9,13 @@ export const count = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one
 /** How many times as much. */
 export const times = (lift) => `${lift < 10 ? lift.toFixed(1) : number(lift)}×`;
 
+/** How much of the text an answer's tokens could attend to. */
+export const SAW = {
+  whole: "The whole text was in view.",
+  chosen: "Each head chose what it saw of the text.",
+  recent: "Only the first and the last tokens were in view.",
+};
+
 export function bytes(n) {
   for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]])
     if (n >= size) return `${(n / size).toFixed(n < 10 * size ? 1 : 0)} ${unit}`;
@@ -23,7 +30,5 @@ export function duration(seconds) {
 }
 
 export function percent(share) {
-  const value = 100 * share;
-  if (value > 0 && value < 0.1) return "< 0.1%";
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)}%`;
+  return `${Math.round(100 * share)}%`;
 }
