@@ -159,7 +159,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, help="folder for files in those forms; default: the system's")
     parser.add_argument("--contestants", nargs="+", default=(BASE, "transformers", "longspan"))
     parser.add_argument("--methods", nargs="+", default=METHODS, help="of longspan")
-    parser.add_argument("--weights", nargs="+", default=("float32",), help="of longspan: float32, or FORM[,DTYPE] of `load`")
+    parser.add_argument(
+        "--weights", nargs="+", default=("float32",), help="of longspan: float32, or FORM[,DTYPE] of `load`"
+    )
     parser.add_argument("--lengths", nargs="+", type=int, default=(4096, 16_384, 32_768, 65_536), help="in tokens")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=span, default=(0, 2), help="their numbers, FIRST-LAST; default: 0-2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 
 import pytest
 
@@ -42,7 +43,12 @@ def test_all_that_a_server_says_is_json(tmp_path):
     server = Process(tmp_path / "documents", "--log-format", "json", "--length", "300")
     server.http.post("/v1/documents", files={"file": (f"{SECRET}.txt", f"{SECRET} " * 500)})
     wait_for(lambda: server.documents()[0]["status"] == "failed")
+    with socket.create_connection(("127.0.0.1", server.http.base_url.port)) as connection:
+        connection.sendall(f"{SECRET}\r\n\r\n".encode())
+        connection.recv(100)
     code, rest = server.end()
     lines = [json.loads(line) for line in (server.log + rest).splitlines()]
-    assert code == 0 and len(lines) == 2 and " at http://" in lines[0]["message"] and lines[0]["level"] == "info"
-    assert "cannot be read" in lines[1]["message"] and SECRET not in json.dumps(lines)
+    assert code == 0 and len(lines) == 3 and " at http://" in lines[0]["message"] and lines[0]["level"] == "info"
+    assert (
+        "cannot be read" in lines[1]["message"] and "Invalid" in lines[2]["message"] and SECRET not in json.dumps(lines)
+    )

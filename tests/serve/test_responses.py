@@ -120,7 +120,7 @@ def test_responses_are_kept_and_deleted(served, monkeypatch):
             assert response.status_code == 404 and response.json()["error"]["code"] == "response_not_found"
         response = served.http.post("/v1/responses", json={**BODY, "previous_response_id": id})
         assert response.status_code == 400 and response.json()["error"]["param"] == "previous_response_id"
-    monkeypatch.setattr(responses, "_KEPT", 3_000)
+    monkeypatch.setattr(responses, "_KEPT", 3 * responses._EACH)
     several = [post(served)["id"] for _ in range(4)]
     found = [served.http.get(f"/v1/responses/{id}").status_code for id in several]
     assert found[0] == 404 and found[-1] == 200
@@ -136,7 +136,7 @@ def test_a_response_that_fails_says_so(templated, say, streamed):
         assert last["response"]["error"]["code"] == "server_error" and last["response"]["error"]["message"]
     else:
         response = templated.http.post("/v1/responses", json={**BODY, **more})
-        assert response.status_code == 500 and response.json()["error"]["type"] == "server_error"
+        assert response.status_code == 422 and response.json()["error"]["code"] == "no_tool_call"
 
 
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,x"}

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from longspan.serve.errors import ApiError
+from longspan.serve.messages import read_messages
 from longspan.serve.tools import CallForm, read_tools
 from support.serving import Served, chat, events
 from support.templates import CHATML, TOOLS, with_template
@@ -81,6 +82,10 @@ def test_calls(ask, say, stream, before):
         "<tool_call>[1]</tool_call>",
         '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f", "argum',
+        'a\n\n<tool_call>{"name": "f", "arguments": "not JSON"}</tool_call> b\n',
+        '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>',
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        f'<tool_call>{{"name": "{"f" * 300}", "arguments": {{}}}}</tool_call>',
     ],
 )
 def test_what_is_no_call_is_text(ask, say, stream, text):
@@ -112,7 +117,7 @@ def test_an_answer_without_the_call_that_is_required_is_an_error(templated, say,
     say(answer)
     body = chat("Weather?", tools=[TOOL, OTHER], tool_choice="required")
     whole = templated.http.post("/v1/chat/completions", json=body)
-    assert whole.status_code == 500 and whole.json()["error"]["code"] == "no_tool_call"
+    assert whole.status_code == 422 and whole.json()["error"]["code"] == "no_tool_call"
     with templated.http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
         lines = [line for line in response.iter_lines() if line.startswith("data: ")]
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "no_tool_call"
@@ -218,6 +223,17 @@ def test_what_cannot_be_held_is_named(more, field):
     with pytest.raises(ApiError) as refused:
         read_tools(more.get("tools"), more.get("tool_choice"), None, nested=True)
     assert refused.value.param == field and field in str(refused.value.detail)
+
+
+def test_names_and_ids_count(templated):
+    """Towards the longest prompt, and of what is kept."""
+    call = {"id": "c" * 200, "function": {"name": "f" * 200, "arguments": "{}"}}
+    told = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c" * 200, "content": "x"}]
+    assert sum(map(len, read_messages(told))) >= 603
+    assert sum(map(len, read_messages([{"role": "user", "content": ""}] * 100))) >= 100
+    long = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f" * 300, "arguments": "{}"}}]}
+    response = templated.http.post("/v1/chat/completions", json=chat([long, {"role": "user", "content": "x"}]))
+    assert response.status_code == 400 and response.json()["error"]["param"].endswith("function.name")
 
 
 @pytest.mark.parametrize(

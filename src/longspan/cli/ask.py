@@ -73,7 +73,8 @@ def ask(
     else:
         answer = opened.ask(question, max_new_tokens, stream=stream, **writing)
     if as_json:
-        print_json({"document": str(document), "question": question, **as_plain(answer, passages)})
+        about = {"document": str(document), "question": question, "weights_differ_by": opened.contents.foreign}
+        print_json(about | as_plain(answer, passages))
         return
     print()
     if passages:

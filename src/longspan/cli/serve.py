@@ -241,9 +241,10 @@ def serve(
 
 
 def _keys_in(file: Path) -> tuple[str, ...]:
-    """The keys in a file, one a line; empty lines are none."""
+    """The keys in a file, one a line; empty lines, and comments that begin with #, are none."""
     try:
-        keys = tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+        lines = map(str.strip, file.read_text(encoding="utf-8-sig").splitlines())
+        keys = tuple(line for line in lines if line and not line.startswith("#"))
     except (OSError, UnicodeDecodeError) as error:
         raise LongspanError(f"--api-keys {file} cannot be read: {one_line(error)}") from None
     if not keys:

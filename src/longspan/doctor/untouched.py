@@ -12,7 +12,7 @@ from longspan.doctor.measuring import some_text
 from longspan.hf import Report, extended
 from longspan.hf.probe.compare import error_of, tolerance
 from longspan.methods import Method
-from longspan.weights import KEPT_AS
+from longspan.weights.models import kept_in
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def check(
         stock = model(input_ids=ids, use_cache=False).logits[0, :exact].float()
         with extended(model, method, window=window, calibration=calibration, length=length):
             ours = model(input_ids=ids, use_cache=False).logits[0, :exact].float()
-    budget = tolerance(getattr(model, KEPT_AS, model.dtype))
+    budget = tolerance(kept_in(model))
     if not exact:
         return Untouched(tokens, 0, None, budget, None)
     difference = error_of(ours, stock)

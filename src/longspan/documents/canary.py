@@ -20,7 +20,7 @@ from longspan.errors import DocumentError, LongspanError
 from longspan.hf.hooks import Attachment
 from longspan.kernels import cpu
 from longspan.kernels.dispatch import runs_in_c
-from longspan.weights import KEPT_AS
+from longspan.weights.models import kept_in
 
 _TOKENS, _MOST = 2, 4  # that are read once more; that a manifest may ask for
 _PLACES = 32  # logits that are kept
@@ -38,7 +38,7 @@ def make_canary(model: PreTrainedModel, attachment: Attachment, contents: Conten
     last, most = logits[-1], float(logits.abs().max())
     highest = last.topk(min(_PLACES, len(last))).indices
     # A few roundings of the largest, if this machine has only one way to compute them.
-    rounding = 32 * torch.finfo(getattr(model, KEPT_AS, model.dtype)).eps * most
+    rounding = 32 * torch.finfo(kept_in(model)).eps * most
     budget = 4 * float((other[-1] - last)[highest].abs().max()) + rounding
     return Canary(tuple(tokens.tolist()), _hash(logits), tuple(highest.tolist()), tuple(last[highest].tolist()), budget)
 

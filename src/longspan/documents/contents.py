@@ -37,7 +37,7 @@ class Contents:
         streams, segments: what was kept of the tokens. data: the open file of each segment.
         state: what is small.
         kv: ``exact``, or ``int8`` if keys and values are kept in int8.
-        foreign: whether other weights than the model's read it.
+        foreign: how far what other weights read is from what the model's would have; None if its own read it.
     """
 
     encoded: Encoded = field(default_factory=InMemory)
@@ -47,7 +47,7 @@ class Contents:
     data: tuple[Any, ...] = ()
     state: State = field(default_factory=State)
     kv: str = "exact"
-    foreign: bool = False
+    foreign: float | None = None
 
     @property
     def length(self) -> int:

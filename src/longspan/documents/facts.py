@@ -162,6 +162,7 @@ def _words(field: str) -> str:
     """A field as it is called in a message."""
     first, _, rest = field.partition(".")
     names = {"weights_sha256": "the weights' hash", "tokenizer_sha256": "the tokenizer's hash"}
+    names |= {"weights": "the form of the weights"}
     names |= {"calibration_sha256": "the calibration's hash", "config": "the config's"}
     names |= {"parameters": "the method's", "angles": "the angles'"}
     named = names.get(first, f"the {first}")

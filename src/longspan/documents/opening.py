@@ -56,8 +56,7 @@ def open_document(
         try:
             refuse_others(manifest.facts, live, RELAXED if other_weights else frozenset())
             if manifest.facts.weights_sha256 != live.weights_sha256:
-                accept(model, attachment, contents)
-                contents = replace(contents, foreign=True)
+                contents = replace(contents, foreign=accept(model, attachment, contents))
             else:
                 same = manifest.facts.machine == live.machine
                 assert manifest.canary is not None

@@ -18,8 +18,8 @@ _TOKENS = 256  # that are read once more
 _MOST = 0.5  # of the kept ones' root mean square: beyond it they are as good as another text's
 
 
-def accept(model: PreTrainedModel, attachment: Attachment, contents: Contents) -> None:
-    """Warn of the difference to what these weights would have read.
+def accept(model: PreTrainedModel, attachment: Attachment, contents: Contents) -> float:
+    """The difference to what these weights would have read, of which it warns.
 
     Raises:
         DocumentError: it is so large that they are another model's.
@@ -32,6 +32,7 @@ def accept(model: PreTrainedModel, attachment: Attachment, contents: Contents) -
     if not error <= _MOST:
         raise DocumentError(f"{said}, so they are another model's: read the text again")
     warnings.warn(f"{said}; answers may be worse than after reading it again", stacklevel=2)
+    return error
 
 
 @torch.inference_mode()

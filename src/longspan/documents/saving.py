@@ -51,7 +51,7 @@ def save_document(
         the folder, and its manifest.
     """
     folder, attachment, contents = Folder(path), document.attachment(), document.contents
-    if contents.foreign:
+    if contents.foreign is not None:
         raise DocumentError("other weights than the model's read the text, which a manifest cannot say: read it again")
     before = saved[1] if saved is not None and saved[0] == str(folder) else None
     _refuse_taken(folder, before)

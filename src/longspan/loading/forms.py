@@ -103,7 +103,7 @@ def _say_if_slow(device: torch.device) -> None:
 
 def _refuse_mixed(dtype: str, device: torch.device, packs: bool) -> None:
     if dtype == MIXED and device.type != "cpu":
-        raise LongspanError(f"--dtype {MIXED} is for a CPU, not {device.type}; take --dtype bfloat16")
+        raise LongspanError(f"--dtype {MIXED} is for a CPU, not {device.type}: take --device cpu, or another dtype")
     if dtype == MIXED and not packs:
         raise LongspanError(
             f"--dtype {MIXED} is for packed weights, which these are not; add --weights int8 or int4, or take --dtype "

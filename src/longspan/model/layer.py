@@ -44,15 +44,16 @@ class Layer:
         """Queries, keys or values, of any shape, as they are kept.
 
         Raises:
-            LongspanError: they are beyond the range of that dtype.
+            LongspanError: they are beyond a quarter of the range of that dtype: a rotation, with the factor of scaled
+                angles, may make a number larger.
         """
         if self.kept_as is None:
             return x
-        found = x.to(self.kept_as)
-        if not float(torch.linalg.vector_norm(found, torch.inf)) < torch.inf:
+        found, most = x.to(self.kept_as), torch.finfo(self.kept_as).max / 4
+        if not float(torch.linalg.vector_norm(found, torch.inf)) <= most:
             raise LongspanError(
-                f"{self.name}: queries, keys or values are not finite, or beyond {torch.finfo(self.kept_as).max:,.0f}, "
-                f"the largest number of {self.kept_as}: load the model with dtype='float32' or 'bfloat16'"
+                f"{self.name}: queries, keys or values are not finite, or beyond {most:,.0f}, which {self.kept_as} "
+                "holds before and after their rotation: load the model with dtype='float32' or 'bfloat16'"
             )
         return found
 

@@ -136,12 +136,12 @@ def _ended(reader: CallReader, end: Finished) -> tuple[Delta, Finished]:
     """The last part of an answer with calls, and its end.
 
     Raises:
-        ApiError: 500, it had to be a call and is none.
+        ApiError: 422, which clients do not try again: it had to be a call and is none.
     """
     text, calls = reader.end()
     if reader.lacking and end.finish == "stop":
         raise ApiError(
-            500, "the model's answer is no call of a function, as tool_choice requires; ask again, or use 'auto'",
+            422, "the model's answer is no call of a function, as tool_choice requires; ask again, or use 'auto'",
             code="no_tool_call",
         )  # fmt: skip
     finish = "tool_calls" if reader.calls and end.finish == "stop" else end.finish

@@ -10,6 +10,8 @@ from typing import Any
 from longspan.serve.errors import ApiError
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_OWN = 8  # characters that a template puts around a message, at least
+_LONGEST_NAME = 256  # characters of a name or an id
 _FIELDS = {"assistant": {"tool_calls"}, "tool": {"tool_call_id", "name"}}  # beside role and content
 
 
@@ -37,8 +39,9 @@ class Message:
     call_id: str = ""
 
     def __len__(self) -> int:
-        """Characters."""
-        return len(self.text) + sum(len(call.arguments) for call in self.calls)
+        """Characters, with some for the message itself."""
+        calls = sum(len(call.id) + len(call.name) + len(call.arguments) for call in self.calls)
+        return _OWN + len(self.text) + calls + len(self.call_id)
 
 
 def read_messages(messages: Sequence[Any]) -> list[Message]:
@@ -109,10 +112,12 @@ def text_of(content: Any, where: str, kinds: Sequence[str] = ("text",)) -> str:
 
 
 def some_text(given: Mapping[str, Any], name: str, where: str) -> str:
-    """A field that must be a text and not empty; raises ``ApiError`` 400."""
+    """A name or an id, which must be there; raises ``ApiError`` 400."""
     text = given.get(name)
-    if not isinstance(text, str) or not text:
-        raise ApiError(400, f"{where}.{name} must be a text, not empty", param=f"{where}.{name}")
+    if not isinstance(text, str) or not 0 < len(text) <= _LONGEST_NAME:
+        raise ApiError(
+            400, f"{where}.{name} must be a text of 1 to {_LONGEST_NAME} characters", param=f"{where}.{name}"
+        )
     return characters(text, f"{where}.{name}")
 
 

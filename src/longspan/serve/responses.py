@@ -15,6 +15,7 @@ from longspan.serve.events import AttendedPassages, Delta, Finished
 from longspan.serve.messages import Call, Message, call_of, refuse_fields, role_of, some_text, text_of
 
 _TEXTS = ("input_text", "output_text", "text")
+_EACH = 8 * 2**10  # what Python needs for one, in characters
 _KEPT = 64 * 2**20  # characters of responses with the conversations before them
 
 
@@ -85,7 +86,7 @@ class StoredResponses:
     def keep(self, one: StoredResponse) -> None:
         """Keep a response; the oldest ones go."""
         id = one.body["id"]
-        self._kept[id], self._sizes[id] = one, len(json.dumps(one.body)) + sum(map(len, one.messages))
+        self._kept[id], self._sizes[id] = one, _EACH + len(json.dumps(one.body)) + sum(map(len, one.messages))
         while sum(self._sizes.values()) > _KEPT and len(self._kept) > 1:
             self.delete(next(iter(self._kept)))
 

@@ -35,7 +35,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 build(host), host=settings.host, port=settings.port, lifespan="off", log_level="warning",
-                access_log=False, server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+                access_log=False, log_config=None, server_header=False, timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
                 http=connections(settings), ws="none", backlog=_ACCEPTED_AT_ONCE, **options,
             )
         )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 from transformers.utils.chat_parsing import ResponseParser
 
 from longspan.serve.errors import ApiError
-from longspan.serve.messages import Call, characters, refuse_fields
+from longspan.serve.messages import Call, call_of, characters, refuse_fields
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PROBE = "longspan_probe"
@@ -23,7 +23,7 @@ _PLAIN: dict[str, Any] = {
     "start_anchor": "\ue0d0",
     "fields": {
         "tool_calls": {
-            "open_pattern": rf"\s*{_OPEN}",
+            "open_pattern": _OPEN,
             "close": _CLOSE,
             "repeats": True,
             "content": "json",
@@ -193,6 +193,7 @@ class CallReader:
         self._parser: Any = ResponseParser(form, prefix=before, tools=list(tools.functions))
         self._marks = (_OPEN, _CLOSE) if form is _PLAIN else ("", "")
         self._tools, self._inside = tools, ""  # text of a call that is not complete
+        self._space = ""  # at the end of what was shown: it is dropped if a call follows
         self.calls: list[Call] = []
 
     def feed(self, text: str) -> tuple[str, list[Call]]:
@@ -201,7 +202,8 @@ class CallReader:
 
     def end(self) -> tuple[str, list[Call]]:
         """The rest, if nothing follows."""
-        return self._read(lambda: self._parser.finalize()[1], "", "")
+        text, calls = self._read(lambda: self._parser.finalize()[1], "", "")
+        return text if self.calls else text + self._space, calls
 
     @property
     def lacking(self) -> bool:
@@ -214,11 +216,11 @@ class CallReader:
         try:
             return self._told(events(), close)
         except Exception:  # a form raises what it likes if a call is not in it: it is text, and so is the rest
-            self._parser = None
-            return self._inside + text, []
+            self._parser, space, self._space = None, self._space, ""
+            return space + self._inside + text, []
 
     def _told(self, events: Iterable[Mapping[str, Any]], close: str) -> tuple[str, list[Call]]:
-        shown, calls = "", list[Call]()
+        shown, calls = self._space, list[Call]()
         for event in events:
             if event.get("field") != "tool_calls":
                 shown += event.get("text", "")
@@ -231,14 +233,18 @@ class CallReader:
                 elif not (self._tools.single and self.calls):
                     self.calls.append(call)
                     calls.append(call)
-        return shown, calls
+                    shown = shown.rstrip()
+        told = shown.rstrip()
+        self._space = shown[len(told) :]
+        return told, calls
 
 
 def _call(value: Any) -> Call | None:
     """A call that a parser read; None for what is none."""
     about = value.get("function", value) if isinstance(value, dict) else {}
     name, arguments = about.get("name"), about.get("arguments", about.get("parameters", {}))
-    if not isinstance(name, str) or not isinstance(arguments, dict | str):
+    try:
+        told = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        return call_of(f"call_{token_hex(12)}", {"name": name, "arguments": told}, "")
+    except (ApiError, TypeError, ValueError):  # what no request could give back
         return None
-    told = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return Call(f"call_{token_hex(12)}", name, told)

@@ -90,6 +90,12 @@ def mix(model: PreTrainedModel, kept: torch.dtype, many: torch.dtype | None) -> 
             module.many = many
 
 
+def kept_in(model: PreTrainedModel) -> torch.dtype:
+    """The dtype of a model's queries, keys and values in attention."""
+    kept: torch.dtype = getattr(model, KEPT_AS, model.dtype) if model.dtype == torch.float32 else model.dtype
+    return kept
+
+
 def mark(model: PreTrainedModel, form: str) -> None:
     """Let the model say its form; its packed weights are no checkpoint that transformers could load."""
     setattr(model, PACKED_AS, form)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longspan.kernels.linear import linear
-from longspan.kernels.linear.contract import PackedMatrix
+from longspan.kernels.linear.contract import FEW, PackedMatrix
 
 _BITS = {torch.float16: torch.int16, torch.float32: torch.int32}
 _NUMBERS = {bits: numbers for numbers, bits in _BITS.items()}
@@ -65,7 +65,8 @@ class PackedLinear(_Packed):
         bias: ``[out_features]``, in the dtype of the inputs.
 
     Attributes:
-        many: what many rows of fp32 are multiplied in; None is fp32.
+        many: what more than 16 tokens of a row in fp32 are multiplied in; None is fp32. Single tokens of many rows are
+            not, so that each is as it would be alone.
     """
 
     def __init__(self, matrix: PackedMatrix, bias: nn.Parameter | None = None) -> None:
@@ -76,7 +77,8 @@ class PackedLinear(_Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of ``[..., K]``: ``[..., N]`` in the same dtype."""
-        found = linear(x.reshape(-1, self.in_features), self.matrix, self.bias, self.many)
+        many = self.many if x.shape[-2:-1] > (FEW,) else None
+        found = linear(x.reshape(-1, self.in_features), self.matrix, self.bias, many)
         return found.view(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
