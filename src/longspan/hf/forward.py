@@ -17,13 +17,14 @@ from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.interface import NAME
 from longspan.hf.position_ids import Numbering, check_form, numbering
 from longspan.memory import KVStore
+from longspan.memory.libc import give_back
 from longspan.model.layer import Layer, unrotated
 from longspan.model.unwrap import is_a
 
 # Arguments of transformers' continuous batching and padding-free collators beside packed sequences.
 _PACKED = frozenset({"cu_seq_lens_q", "cu_seq_lens_k", "block_table", "read_index", "write_index", "seq_idx"})
 
-
+_LONG = 1024  # tokens of a forward whose tensors are worth the call that returns their memory
 _FAKE = "torch._subclasses.fake_tensor", "FakeTensor"  # without numbers, of torch.export
 
 # Attention of a layer whose tokens are stored: queries, keys and values, unrotated, the layer's call and its store.
@@ -161,7 +162,18 @@ def refuse_other_attention(implementation: Any, ours: str) -> None:
         )
 
 
-def refuse_missing(attended: list[int], expected: list[int]) -> None:
+def finish(running: Forward, hidden: Tensor) -> None:
+    """Raise unless every attached layer attended once, and return a prompt's memory to the system.
+
+    Args:
+        hidden: the decoder's last hidden states, ``[B, T, D]``.
+    """
+    _refuse_missing(running.attended, running.expected)
+    if hidden.is_cpu and hidden.shape[1] >= _LONG:
+        give_back()
+
+
+def _refuse_missing(attended: list[int], expected: list[int]) -> None:
     """Raise unless every attached layer, by its index, attended once."""
     if attended == expected or sorted(attended) == expected:
         return

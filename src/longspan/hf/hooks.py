@@ -27,8 +27,8 @@ from longspan.hf.forward import (
     NeverCopied,
     StoredRun,
     ThreadState,
+    finish,
     refuse_inputs,
-    refuse_missing,
     refuse_other_attention,
     refuse_strange,
 )
@@ -274,7 +274,7 @@ class Attachment(NeverCopied):
         self.thread.running = running.outer
         release(running, output is None)
         if output is not None:
-            refuse_missing(running.attended, running.expected)
+            finish(running, output[0])
 
     @contextmanager
     def attended_by(self, run: StoredRun) -> Iterator[None]:

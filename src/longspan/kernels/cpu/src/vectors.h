@@ -93,8 +93,12 @@ INLINE float load_one(const void *from, int64_t at, const int kind) {
         memcpy(&x, &wide, sizeof x);
         return x;
     }
+#ifdef __F16C__
+    return _cvtsh_ss(((const uint16_t *)from)[at]);
+#else
     uint16_t stored[LANES] = {((const uint16_t *)from)[at]};
     return load(stored, kind)[0];
+#endif
 }
 
 INLINE void store_one(void *to, int64_t at, float x, const int kind) {
