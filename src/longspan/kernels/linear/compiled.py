@@ -43,7 +43,7 @@ def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None, many: torch.dty
     inputs = torch.empty(rows * (width + room), dtype=torch.float32, device="cpu")
     added = 0 if bias is None else bias.data_ptr()
     call = _CALL.pack(x.data_ptr(), out.data_ptr(), added, inputs.data_ptr(), rows, 0) + packed
-    numbers = outs * width * matrix.bits // 32 * -(-rows // 4)
+    numbers = outs * width * -(-rows // 4)  # a code takes as long to unpack as a number to read
     cpu.run_steps((("packed_inputs", rows), ("packed_products", -(-outs // _EACH))), call, numbers)
     return out
 
