@@ -60,7 +60,7 @@ TOP = ["version", "ok", "machine", "model", "length", "report", "needs", "tiers"
 TOP += ["short_prompts", "recommendation"]
 MACHINE = ["system", "processor", "cores", "threads", "memory_total", "memory_free", "memory_limited"]
 MACHINE += ["disk", "disk_free", "disk_in_memory", "gpus", "kernels"]
-MODEL = ["model", "family", "dtype", "device", "weights", "window", "window_source", "attached", "stock"]
+MODEL = ["model", "family", "dtype", "device", "weights", "form", "window", "window_source", "attached", "stock"]
 MODEL += ["dual_chunks", "rope_scaling", "refusal"]
 
 
