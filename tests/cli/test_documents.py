@@ -27,6 +27,22 @@ def test_ask(run, document):
     assert quiet.out == ran.out and quiet.err == ""
 
 
+def test_other_weights(run, folder, book, tmp_path):
+    """A document has the form and dtype of what read it; another one answers if it is allowed to, and says how well."""
+    place = tmp_path / "packed.longspan"
+    ran = run("read", book, "--model", folder, "--weights", "int8", "--out", place, "--device", "cpu", "--no-check")
+    assert ran.code == 0, ran.err
+    facts = json.loads((place / "manifest.json").read_text())["facts"]
+    assert (facts["dtype"], facts["weights"]) == ("mixed", "int8")
+    told = ("ask", place, ASK, "--max-new-tokens", "3", "--json", "--device", "cpu")
+    assert json.loads(run(*told).out)["weights_differ_by"] is None
+    for form in ("int4", "fp32"):
+        ran = run(*told, "--weights", form)
+        assert ran.code == 1 and form.replace("fp32", "float32") in ran.err and "--allow" in ran.err, ran.err
+    ran = run(*told, "--weights", "int4", "--allow-other-weights")
+    assert 0 < json.loads(ran.out)["weights_differ_by"] < 0.5 and "note: other weights" in ran.err, ran.err
+
+
 @pytest.mark.parametrize("command", ["read", "ask", "chat", "generate"])
 def test_help_names_every_tier(run, command):
     said = " ".join(re.sub(r"[│|]", " ", run(command, "--help").out).split())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from longspan.errors import DocumentError
+from longspan.serve.documents.routes import _search
 from support.serving import KEY, QUESTION, Served, chat, said, wait_for
 from support.templates import CHATML, with_template
 
@@ -40,6 +44,14 @@ def test_words_are_found_in_any_case_and_across_lines(served, document, book):
     every = search("e")
     assert every["found"] == book.lower().count("e") and len(every["places"]) == min(every["found"], 1000)
     assert search("(.*)")["found"] == 0 and search(" ")["error"]["param"] == "words"
+
+
+@settings(max_examples=300)
+@given(st.text("aAb \n", max_size=30), st.lists(st.text("aAb", min_size=1, max_size=3), min_size=1, max_size=3))
+def test_a_search_finds_what_one_expression_does(text, words):
+    wanted = re.compile(r"\s+".join(words), re.IGNORECASE)
+    places = [{"start": one.start(), "end": one.end()} for one in wanted.finditer(text)]
+    assert _search(words, text) == (len(places), places)
 
 
 def test_progress_is_told_until_it_is_read(served, book):

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from longspan.errors import LongspanError
-from longspan.serve.logs import JsonLines
+from longspan.serve.logs import JsonLines, TextLines
 from support.serving import wait_for
 from support.serving_process import Process
 
@@ -36,6 +36,13 @@ def test_errors_among_the_words_are_types(args):
     told = json.loads(JsonLines().format(record("%s cannot be read: %s", *args)))
     assert told["message"] == f"doc-1 cannot be read: {'is damaged' if args[1] == 'is damaged' else 'LongspanError'}"
     assert json.loads(JsonLines().format(record("100% full")))["message"] == "100% full"
+
+
+def test_text_has_a_line_for_each_record():
+    told = TextLines("%(levelname)s %(message)s").format(
+        record("%s cannot be read: %s", "x", LongspanError("a\nERROR b"))
+    )
+    assert told == "ERROR x cannot be read: a ERROR b"
 
 
 def test_all_that_a_server_says_is_json(tmp_path):

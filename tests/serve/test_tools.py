@@ -85,6 +85,7 @@ def test_calls(ask, say, stream, before):
         'a\n\n<tool_call>{"name": "f", "arguments": "not JSON"}</tool_call> b\n',
         '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>',
         '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        'So: <tool_call>{"function": 3}</tool_call> and <tool_call>{"function": [1]}</tool_call>',
         f'<tool_call>{{"name": "{"f" * 300}", "arguments": {{}}}}</tool_call>',
     ],
 )

@@ -44,7 +44,7 @@ def ask(
         Path | None, options.new_path("Write an HTML page with the sentences that each answer token attended to.")
     ] = None,
     verify: options.Verify = False,
-    weights: options.Weights = "auto",
+    weights: options.ReaderWeights = "auto",
     allow_other_weights: options.OtherWeights = False,
     kv_tier: options.KvTier = "device",
     device: options.Device = "auto",

@@ -37,7 +37,7 @@ def chat(
     seed: sampling.Seed = None,
     stop: sampling.Stop = None,
     verify: options.Verify = False,
-    weights: options.Weights = "auto",
+    weights: options.ReaderWeights = "auto",
     allow_other_weights: options.OtherWeights = False,
     kv_tier: options.KvTier = "device",
     device: options.Device = "auto",

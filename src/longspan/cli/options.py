@@ -70,6 +70,12 @@ DocumentArgument = Annotated[Path, typer.Argument(help="The folder of a document
 ReaderModel = Annotated[
     str | None, typer.Option(help="The model that read the document; default: the one that the document names.")
 ]
+ReaderWeights = Annotated[
+    str,
+    typer.Option(
+        help="The form of the matrices, as of `longspan read`; auto is the one that the document was read with."
+    ),
+]
 OtherWeights = Annotated[
     bool,
     typer.Option(

@@ -55,10 +55,12 @@ def hushed(quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def warnings_said(console: Console, label: str) -> Iterator[None]:
-    """Print the warnings of a block, a line each, once it has ended without an error."""
+    """Print the warnings of a block that are for users, a line each, once it has ended without an error."""
     with warnings.catch_warnings(record=True, action="always") as caught:
         yield
     for warning in caught:
+        if issubclass(warning.category, DeprecationWarning | PendingDeprecationWarning | ResourceWarning):
+            continue
         say(console, printable(f"{label}: {warning.message}"))
 
 

@@ -23,13 +23,14 @@ from longspan.version import __version__
 from longspan.weights import PACKED_AS
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled"
+_ALLOW = "let others answer (`ask` and `chat` have --allow-other-weights)"
 # Fields that have to match to go on from a document, in the order of the report, with the way out.
 _HAVE_TO_MATCH = {
     "model": "load the model that read it",
     "config": "load the model that read it",
     "dtype": "load the model in that type",
-    "weights": "load the model with its weights in that form",
-    "weights_sha256": "load the weights that read it",
+    "weights": f"load the model with its weights in that form, or {_ALLOW}",
+    "weights_sha256": f"load the weights that read it, or {_ALLOW}",
     "tokenizer_sha256": "load the tokenizer that it was read with",
     "method": "extend the model with its method",
     "parameters": "extend the model with its parameters",
@@ -146,7 +147,7 @@ def refuse_others(kept: Facts, live: Facts, besides: Set[str] = frozenset()) -> 
         ):
             continue  # other numbers by themselves
         if name in besides or (name in ("parameters", "angles") and kept.method != live.method):
-            continue  # those of another method
+            continue  # allowed, or those of another method
         differ = [
             f"{_words(field)} is {shown(x)} in the document and {shown(y)} here"
             for field, x, y in differences({name: a[name]}, {name: b[name]})

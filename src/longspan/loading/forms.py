@@ -42,7 +42,8 @@ def from_gguf(
     from transformers import AutoModelForCausalLM
 
     header = read_header(file)
-    if weights == "auto" and (dtype == MIXED or (dtype == "auto" and _fast(device) and not header.has_experts)):
+    fast = _slow_because(device) is None and not header.has_experts
+    if weights == "auto" and (dtype == MIXED or (dtype == "auto" and fast)):
         weights = "as-is"
     packs = weights != "auto" and (weights != "as-is" or header.quantised)
     _refuse_mixed(dtype, device, packs)
@@ -80,10 +81,6 @@ def from_folder(
     pack(model, weights)
     computed = _computing_dtype(dtype, device)
     return _computing(model.to(getattr(torch, _numbers(computed))), computed)
-
-
-def _fast(device: torch.device) -> bool:
-    return _slow_because(device) is None
 
 
 def _slow_because(device: torch.device) -> str | None:

@@ -104,9 +104,8 @@ async def _streamed(
         while not isinstance(event := await events.get(), Finished):
             if isinstance(event, Exception):
                 raise _failure(event)
-            if isinstance(
-                event, PromptProgress
-            ):  # keeps clients and proxies from giving up: else they hear nothing for long
+            if isinstance(event, PromptProgress):
+                # Keeps clients and proxies from giving up: else they hear nothing for long.
                 yield {"comment": f"reading {event.tokens * 100 // event.prompt}%"}
             else:
                 for one in _formatted(form, event if reader is None else _with_calls(reader, event)):

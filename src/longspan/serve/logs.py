@@ -13,6 +13,15 @@ from longspan.serve.engine import log
 FORMATS = ("text", "json")
 
 
+class TextLines(logging.Formatter):
+    """A line a record, but for a traceback: what an error says may have lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The record with its message in one line."""
+        record.message = " ".join(record.message.split())
+        return super().formatMessage(record)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a record. Errors are told by their types and places: their words may be those of a user."""
 
@@ -33,14 +42,12 @@ class JsonLines(logging.Formatter):
 
 def set_up(kind: str) -> None:
     """Write the log to stderr, in one of ``FORMATS``."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if kind == "json" else TextLines("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     if kind == "json":
-        handler = logging.StreamHandler()
-        handler.setFormatter(JsonLines())
-        logging.basicConfig(handlers=[handler], level=logging.WARNING)
         logging.captureWarnings(True)
         log.setLevel(logging.INFO)
-    else:
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
 
 
 def tell(kind: str, text: str) -> None:

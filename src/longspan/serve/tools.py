@@ -241,10 +241,12 @@ class CallReader:
 
 def _call(value: Any) -> Call | None:
     """A call that a parser read; None for what is none."""
-    about = value.get("function", value) if isinstance(value, dict) else {}
+    about = value.get("function", value) if isinstance(value, dict) else None
+    if not isinstance(about, dict):
+        return None
     name, arguments = about.get("name"), about.get("arguments", about.get("parameters", {}))
     try:
         told = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         return call_of(f"call_{token_hex(12)}", {"name": name, "arguments": told}, "")
-    except (ApiError, TypeError, ValueError):  # what no request could give back
+    except (ApiError, RecursionError, TypeError, ValueError):  # what no request could give back
         return None

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { CHAT, Documents } from "./documents.js";
-import { announce, ask, byId, el } from "./dom.js";
+import { announce, ask, byId, confirmed, el } from "./dom.js";
 import { emptyState } from "./empty.js";
 import { set, setting } from "./kept.js";
 import { listen } from "./keys.js";
@@ -217,8 +217,7 @@ byId("talks").addEventListener("change", () => {
   open(one);
 });
 byId("drop-talk").addEventListener("click", async () => {
-  byId("drop-what").textContent = `“${shown.title}” and what follows it are deleted from this browser. There is no way back.`;
-  if (!(await ask(byId("drop-dialog")))) return;
+  if (!(await confirmed("conversation", `“${shown.title}” and what follows it are deleted from this browser.`))) return;
   talks.drop(shown);
   open(one);
   question.focus();

@@ -1,7 +1,7 @@
 // The documents of the server: sent, read, chosen, renamed and deleted.
 
 import * as api from "./api.js";
-import { announce, ask, byId, el, reachable, roving } from "./dom.js";
+import { announce, ask, byId, confirmed, el, reachable, roving } from "./dom.js";
 import { bytes, count, duration, number, percent } from "./words.js";
 
 const AGAIN = 2000; // milliseconds before the server is asked again if it does not answer
@@ -208,9 +208,8 @@ export class Documents {
   }
 
   async remove(one) {
-    byId("delete-what").textContent =
-      `“${one.name}” and all that was read of it are deleted from the server, and the conversation about it from this browser. There is no way back.`;
-    if (!(await ask(byId("delete-dialog")))) return;
+    const what = `“${one.name}” and all that was read of it are deleted from the server, and the conversation about it from this browser.`;
+    if (!(await confirmed("document", what))) return;
     try {
       await api.remove(one.id);
       this.all = this.all.filter(({ id }) => id !== one.id);

@@ -64,6 +64,13 @@ export function ask(dialog) {
   });
 }
 
+/** Whether somebody wants to delete a thing, of which `what` says what goes with it. */
+export function confirmed(thing, what) {
+  byId("delete-title").textContent = `Delete this ${thing}?`;
+  byId("delete-what").textContent = `${what} There is no way back.`;
+  return ask(byId("delete-dialog"));
+}
+
 /** A button that copies what `text()` gives. Without the clipboard, as on a page without TLS, the text is selected and copied. */
 export function copier(name, text) {
   const button = el("button", { type: "button", class: "link", "data-do": "copy", text: name });
