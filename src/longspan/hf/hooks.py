@@ -38,6 +38,7 @@ from longspan.hf.probe.frequencies import watched
 from longspan.hf.stock import stock_layers
 from longspan.hf.threads import calls_of
 from longspan.hf.tiers import new_store
+from longspan.hf.token_layers import replace_forwards
 from longspan.hf.untraced import untraced
 from longspan.model.layer import Layer, scaling
 from longspan.model.report import Report
@@ -61,8 +62,7 @@ class Attachment(NeverCopied):
         self._indices = sorted(layer.index for layer in layers if layer.rope is not None)
         # Whether some layers are the model's own, be they stock attention or of another kind.
         self._mixed = len(self._indices) < (getattr(self._config, "num_hidden_layers", None) or 0)
-        self.thread = ThreadState()
-        self._taking = threading.Lock()  # a cache is taken by one forward at a time
+        self.thread, self._taking = ThreadState(), threading.Lock()  # a cache is taken by one forward at a time
         # Of now and not of ``attach``: what was attached before is attached once more after another's block.
         self._rotary = watched(model, [layer.rope.table for layer in layers if layer.rope is not None])
         self._generates = model.can_generate()
@@ -71,6 +71,7 @@ class Attachment(NeverCopied):
     def attach(self, model: PreTrainedModel) -> None:
         """Put the method on the model; everything that can fail was tried in the probe."""
         model.set_attn_implementation(interface.NAME)
+        self._handles += replace_forwards(model, self)
         decoder = decoder_of(model, [layer.module for layer in self.layers])
         self._decoder = weakref.ref(decoder)
         self._names = list(inspect.signature(decoder.forward).parameters)
@@ -164,8 +165,7 @@ class Attachment(NeverCopied):
         # One that an interrupt broke off is still there too, and would keep its cache.
         if outer is not None and calls_of(decoder, outer.thread) > 1:
             running.outer = outer
-        self.thread.running = running
-        self.thread.began, self.thread.uncached = True, False
+        self.thread.running, self.thread.began, self.thread.uncached = running, True, False
 
     def _check_before(
         self, cache: LongspanCache, running: Forward, kwargs: dict[str, Any], rows: int, tokens: int

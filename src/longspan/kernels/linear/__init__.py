@@ -1,6 +1,6 @@
 """Products with a packed matrix.
 
-Contract: ``y = x · Wᵀ + bias`` for ``x [T, K]`` and ``W [N, K]`` of a ``PackedMatrix``. Sums are in fp32 or in what
+Contract: ``y = x · Wᵀ + bias`` for ``x [..., K]`` and ``W [N, K]`` of a ``PackedMatrix``. Sums are in fp32 or in what
 torch's matrix products of x's dtype have; a number of W is rounded to x's dtype where many rows meet it, and not where
 few do. Many rows of fp32 may be asked to be multiplied in a narrower dtype.
 """
@@ -29,14 +29,14 @@ def linear(
     """``x · Wᵀ + bias``.
 
     Args:
-        x: ``[T, K]`` fp32, bf16 or fp16.
+        x: ``[..., K]`` fp32, bf16 or fp16.
         matrix: ``[N, K]``, on x's device.
         bias: ``[N]``.
         many: the dtype of factors and products if x is fp32 and has more than ``FEW`` rows; None is fp32.
         impl: see ``longspan.kernels.dispatch``.
 
     Returns:
-        ``[T, N]`` in x's dtype.
+        ``[..., N]`` in x's dtype.
 
     Raises:
         TypeError: x has no numbers of a floating type.
@@ -45,7 +45,7 @@ def linear(
     if not x.is_floating_point():
         raise TypeError(f"a packed matrix is multiplied by floating numbers, not {x.dtype}: its weight has codes alone")
     found: Tensor = LINEAR.choose(impl, x.device, x, matrix).run(
-        x, matrix, bias, many if x.dtype == torch.float32 and len(x) > FEW else None
+        x, matrix, bias, many if x.dtype == torch.float32 and x.numel() > FEW * x.shape[-1] else None
     )
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,13 +23,13 @@ class PackedMatrix:
             ``i + 16`` in the high half, each 0 to 15; or ``[N, K]`` int8.
         scales: ``[N, K / group]`` fp16 or fp32.
         minima: of the same shape and dtype; None if all are 0.
-        by_kernel: what a kernel keeps with it, by the dtype of its inputs.
+        by_kernel: what a kernel keeps with it, by the kernel.
     """
 
     codes: Tensor
     scales: Tensor
     minima: Tensor | None = None
-    by_kernel: dict[torch.dtype, bytes] = field(default_factory=dict, repr=False)
+    by_kernel: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def bits(self) -> int:
@@ -85,9 +86,9 @@ def by_parts(
     matrix: PackedMatrix,
     bias: Tensor | None,
     many: torch.dtype | None,
-    numbers: Callable[[slice, torch.dtype], Tensor],
+    numbers: Callable[[torch.dtype, slice], Tensor],
 ) -> Tensor:
-    """``x · Wᵀ + bias`` of ``[T, K]``, multiplied in ``many`` or else in x's dtype.
+    """``x · Wᵀ + bias`` of ``[..., K]``, multiplied in ``many`` or else in x's dtype.
 
     Args:
         numbers: gives some rows of W, ``[n, K]``, in a dtype.
@@ -98,11 +99,11 @@ def by_parts(
     fused = bias if many is None else None
     each = max(1, _NUMBERS // width)
     if outs <= each:
-        found = torch.nn.functional.linear(factor, numbers(slice(0, outs), factor.dtype), fused).to(x.dtype)
+        found = torch.nn.functional.linear(factor, numbers(factor.dtype, slice(0, outs)), fused).to(x.dtype)
     else:
-        found = x.new_empty(x.shape[0], outs)
+        found = x.new_empty(*x.shape[:-1], outs)
         for first in range(0, outs, each):
             rows = slice(first, min(first + each, outs))
             own = None if fused is None else fused[rows]
-            found[:, rows] = torch.nn.functional.linear(factor, numbers(rows, factor.dtype), own)
+            found[..., rows] = torch.nn.functional.linear(factor, numbers(factor.dtype, rows), own)
     return found if bias is None or fused is not None else found.add_(bias)

@@ -9,5 +9,5 @@ from longspan.kernels.linear.contract import PackedMatrix, by_parts
 
 
 def linear(x: Tensor, matrix: PackedMatrix, bias: Tensor | None, many: torch.dtype | None) -> Tensor:
-    """``[T, K]`` to ``[T, N]``; see ``longspan.kernels.linear``."""
-    return by_parts(x, matrix, bias, many, lambda rows, dtype: matrix.numbers(dtype, rows))
+    """``[..., K]`` to ``[..., N]``; see ``longspan.kernels.linear``."""
+    return by_parts(x, matrix, bias, many, matrix.numbers)

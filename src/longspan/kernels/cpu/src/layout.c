@@ -13,6 +13,7 @@ SAME(Units);
 SAME(Tokens);
 SAME(Products);
 SAME(Representations);
+SAME(Matrix);
 SAME(Packed);
 SAME(TopK);
 SAME(TokenScores);

@@ -91,12 +91,33 @@ INLINE float total(Wide x) {
 /* Room for the numbers of a row's groups, in whole vectors. */
 INLINE int64_t room_of(int64_t groups) { return (groups + HALF - 1) / HALF * HALF; }
 
-/* x in fp32, and the sums of its groups; an item is a row. */
-int longspan_packed_inputs(const Packed *of, WorkQueue *queue) {
+/* silu(x) = x / (1 + e^-x), from a power that is not above 1. */
+INLINE f8 silu(f8 x) {
+    const i8 negative = (i8)(x < all(0.0f));
+    const f8 e = exp2_of(-LOG2_E * either(negative, -x, x));
+    return x * either(negative, e, all(1.0f)) / (1.0f + e);
+}
+
+/* The inputs of a row in fp32. */
+INLINE void inputs_of_row(const Packed *of, int64_t row, float *to) {
+    const int64_t width = of->width, at = row * width;
+    numbers_of(of->x + at * bytes_of((int)of->kind), width, (int)of->kind, to);
+    if (of->times)
+        for (int64_t n = 0; n < width; n += LANES) store(to + n, silu(load(to + n, FP32)) * load(of->times + at + n, FP32));
+    if (of->norm) {
+        Wide squares = {0};
+        for (int64_t n = 0; n < width; n += WIDE) squares += load_wide(to + n) * load_wide(to + n);
+        const float factor = 1 / sqrtf(total(squares) / (float)width + (float)of->epsilon);
+        for (int64_t n = 0; n < width; n++) to[n] = of->norm[n] * (to[n] * factor);
+    }
+}
+
+/* Inputs in fp32, and the sums of their groups; an item is a row. */
+INLINE int inputs(const Packed *of, WorkQueue *queue) {
     const int64_t groups = of->width / of->group, room = room_of(groups);
     EACH(row, queue) {
         float *to = of->inputs + row * (of->width + room), *sums = to + of->width;
-        numbers_of(of->x + row * of->width * bytes_of((int)of->kind), of->width, (int)of->kind, to);
+        inputs_of_row(of, row, to);
         for (int64_t g = 0; g < groups; g++) {
             Wide sum = {0};
             for (int64_t n = g * of->group; n < (g + 1) * of->group; n += WIDE) sum += load_wide(to + n);
@@ -108,10 +129,10 @@ int longspan_packed_inputs(const Packed *of, WorkQueue *queue) {
 }
 
 /* One row of the matrix times `rows` rows of inputs. Every row's sum has the same order however many there are. */
-INLINE void row_products(const Packed *of, int64_t out, const float *const *inputs, const int rows, const int bits,
-                         const int group, const float *scales, const float *minima, float *to) {
-    const int64_t groups = of->width / group;
-    const char *codes = of->codes + out * (of->width * bits / 8);
+INLINE void row_products(const Matrix *of, int64_t width, int64_t out, const float *const *inputs, const int rows,
+                         const int bits, const int group, const float *scales, const float *minima, float *to) {
+    const int64_t groups = width / group;
+    const char *codes = of->codes + out * (width * bits / 8);
     Wide sums[ROWS] = {{0}};
     for (int64_t g = 0; g < groups; g++) {
         Wide code[32 / WIDE];
@@ -126,52 +147,77 @@ INLINE void row_products(const Packed *of, int64_t out, const float *const *inpu
     for (int r = 0; r < rows; r++) {
         if (minima)
             for (int64_t g = 0; g < groups; g += WIDE)
-                sums[r] += load_wide(minima + g) * load_wide(inputs[r] + of->width + g);
+                sums[r] += load_wide(minima + g) * load_wide(inputs[r] + width + g);
         to[r] = total(sums[r]);
     }
 }
 
-INLINE void products_by(const Packed *of, WorkQueue *queue, const int bits, const int group) {
-    const int64_t groups = of->width / group, stride = of->width + room_of(groups);
+/* Rows `from` to `to` of a matrix times all rows of inputs. */
+INLINE void products_by(const Packed *all, const Matrix *of, int64_t from, int64_t to, const int bits, const int group) {
+    const int64_t width = all->width, groups = width / group, stride = width + room_of(width / all->group);
     const int kind = (int)of->kind, scale_kind = (int)of->scale_kind;
     float scales[MOST_GROUPS], minima[MOST_GROUPS], found[ROWS];
     for (int64_t g = groups; g < room_of(groups); g++) minima[g] = 0;
-    EACH(item, queue) {
-        const int64_t from = item * of->each, to = from + of->each < of->outs ? from + of->each : of->outs;
-        for (int64_t out = from; out < to; out++) {
-            const int64_t at = out * groups * bytes_of(scale_kind);
-            numbers_of(of->scales + at, groups, scale_kind, scales);
-            if (of->minima) numbers_of(of->minima + at, groups, scale_kind, minima);
-            const float *own = of->minima ? minima : 0, bias = of->bias ? load_one(of->bias, out, kind) : 0;
-            for (int64_t row = 0; row < of->rows; row += ROWS) {
-                const float *inputs[ROWS];
-                const int count = of->rows - row < ROWS ? (int)(of->rows - row) : ROWS;
-                for (int r = 0; r < count; r++) inputs[r] = of->inputs + (row + r) * stride;
-                if (count == 1) row_products(of, out, inputs, 1, bits, group, scales, own, found);
-                else if (count == 2) row_products(of, out, inputs, 2, bits, group, scales, own, found);
-                else if (count == 3) row_products(of, out, inputs, 3, bits, group, scales, own, found);
-                else row_products(of, out, inputs, 4, bits, group, scales, own, found);
-                for (int r = 0; r < count; r++) store_one(of->out, (row + r) * of->outs + out, found[r] + bias, kind);
+    for (int64_t out = from; out < to; out++) {
+        const int64_t at = out * groups * bytes_of(scale_kind);
+        numbers_of(of->scales + at, groups, scale_kind, scales);
+        if (of->minima) numbers_of(of->minima + at, groups, scale_kind, minima);
+        const float *own = of->minima ? minima : 0, bias = of->bias ? of->bias[out] : 0;
+        for (int64_t row = 0; row < all->rows; row += ROWS) {
+            const float *inputs[ROWS];
+            const int count = all->rows - row < ROWS ? (int)(all->rows - row) : ROWS;
+            for (int r = 0; r < count; r++) inputs[r] = all->inputs + (row + r) * stride;
+            if (count == 1) row_products(of, width, out, inputs, 1, bits, group, scales, own, found);
+            else if (count == 2) row_products(of, width, out, inputs, 2, bits, group, scales, own, found);
+            else if (count == 3) row_products(of, width, out, inputs, 3, bits, group, scales, own, found);
+            else row_products(of, width, out, inputs, 4, bits, group, scales, own, found);
+            for (int r = 0; r < count; r++) {
+                const int64_t place = (row + r) * of->outs + out;
+                const float y = found[r] + bias + (of->residual ? of->residual[place] : 0);
+                if (all->beyond && !(fabsf(y) <= (float)all->most)) __atomic_store_n(all->beyond, 1, __ATOMIC_RELAXED);
+                store_one(of->out, place, y, kind);
             }
         }
     }
 }
 
-int longspan_packed_products(const Packed *of, WorkQueue *queue) {
-    if (of->width / of->group > MOST_GROUPS) return 0;
-    if (of->bits == 4) products_by(of, queue, 4, 32);
-    else if (of->group == 32) products_by(of, queue, 8, 32);
-    else products_by(of, queue, 8, 16);
+/* An item is some rows of one of the matrices, the first matrix' first. */
+INLINE int products(const Packed *all, WorkQueue *queue) {
+    for (int64_t n = 0; n < all->count; n++)
+        if (all->width / all->matrices[n].group > MOST_GROUPS) return 0;
+    EACH(item, queue) {
+        const Matrix *of = all->matrices;
+        int64_t part = item;
+        while (part >= of->items) part -= of++->items;
+        const int64_t from = part * all->each, to = from + all->each < of->outs ? from + all->each : of->outs;
+        if (of->bits == 4) products_by(all, of, from, to, 4, 32);
+        else if (of->group == 32) products_by(all, of, from, to, 8, 32);
+        else products_by(all, of, from, to, 8, 16);
+    }
     return 1;
 }
 
-/* Rows of the matrix from `first` on as numbers of `kind`, [rows, width] to `out`; an item is a row. */
-int longspan_packed_numbers(const Packed *of, WorkQueue *queue) {
+static const Packed *after(const Packed *of, int count) {
+    for (; count > 0; count--) of = (const Packed *)((const char *)of + of->next);
+    return of;
+}
+
+/* The products of a call, each on inputs that those before it may have computed. */
+#define PRODUCTS(n)                                                                                                    \
+    int longspan_packed_inputs_##n(const Packed *of, WorkQueue *queue) { return inputs(after(of, n), queue); }         \
+    int longspan_packed_products_##n(const Packed *of, WorkQueue *queue) { return products(after(of, n), queue); }
+PRODUCTS(0)
+PRODUCTS(1)
+PRODUCTS(2)
+
+/* Rows of the first matrix from `first` on as numbers of `kind`, [rows, width] to its `out`; an item is a row. */
+int longspan_packed_numbers(const Packed *all, WorkQueue *queue) {
+    const Matrix *of = all->matrices;
     const int group = (int)of->group, bits = (int)of->bits, kind = (int)of->kind, scale_kind = (int)of->scale_kind;
-    const int64_t groups = of->width / group;
+    const int64_t width = all->width, groups = width / group;
     EACH(row, queue) {
-        const int64_t at = of->first + row;
-        const char *codes = of->codes + at * (of->width * bits / 8);
+        const int64_t at = all->first + row;
+        const char *codes = of->codes + at * (width * bits / 8);
         for (int64_t g = 0; g < groups; g++) {
             Wide code[32 / WIDE];
             codes_of(codes + g * (group * bits / 8), bits, group, code);
@@ -179,7 +225,7 @@ int longspan_packed_numbers(const Packed *of, WorkQueue *queue) {
             const float minimum = of->minima ? load_one(of->minima, at * groups + g, scale_kind) : 0;
             for (int n = 0; n < group / WIDE; n++) {
                 Wide x = code[n] * scale + minimum;
-                int64_t to = row * of->width + g * group + n * WIDE;
+                int64_t to = row * width + g * group + n * WIDE;
                 if (kind == FP32) memcpy((float *)of->out + to, &x, sizeof x);
                 else
                     for (int i = 0; i < WIDE; i++) store_one(of->out, to + i, x[i], kind);

@@ -102,19 +102,36 @@ typedef struct {
     int64_t kind;
 } TokenScores;
 
-/* Rows times a packed matrix of `outs` rows: number k of a row is a code times the scale of its group, plus the group's
-   minimum. Codes of 4 bits: byte n of the 16 of a group of 32 has its code n, and its code n + 16 in the high half. The
-   fields that differ from call to call come first. */
+/* A packed matrix of `outs` rows: number k of a row is a code times the scale of its group, plus the group's minimum. Codes
+   of 4 bits: byte n of the 16 of a group of 32 has its code n, and its code n + 16 in the high half. The fields that differ
+   from call to call come first, here and in Packed. */
 typedef struct {
-    const char *x;       /* [rows, width] */
-    char *out;           /* [rows, outs] */
-    const char *bias;    /* [outs], of x's kind, or null */
-    float *inputs;       /* room for each row's x in fp32 and the sums of its groups, rounded up to 16 */
-    int64_t rows, first; /* the matrix' first row */
+    char *out;             /* [rows, outs] */
+    const float *bias;     /* [outs], or null */
+    const float *residual; /* [rows, outs], added, or null */
+    int64_t kind;          /* of out */
     const char *codes, *scales, *minima; /* [outs, width], [outs, width / group] twice; no minima: null */
-    int64_t outs, width, group, bits;
-    int64_t kind, scale_kind; /* of x and out, of scales and minima */
-    int64_t each;             /* rows of the matrix of an item of the work */
+    int64_t outs, group, bits;
+    int64_t scale_kind;    /* of scales and minima */
+    int64_t items;         /* of the work: parts of `each` rows, the last one maybe fewer */
+} Matrix;
+
+/* Rows times `count` packed matrices. The inputs are x, or x over its root mean square and times `norm`, or silu(x) times
+   `times`. */
+typedef struct {
+    const char *x;         /* [rows, width] */
+    float *inputs;         /* room for each row's inputs and the sums of their groups, rounded up to 16 */
+    int64_t rows, first;   /* of x; the first row of the matrix of which numbers are asked */
+    const float *times;    /* [rows, width], or null */
+    int64_t *beyond;       /* set to 1 if a product is not finite or beyond `most`; or null */
+    int64_t kind;          /* of x */
+    int64_t width, group;  /* of sums: that of all matrices with minima */
+    int64_t each;          /* rows of a matrix of an item of the work */
+    int64_t count;
+    const float *norm;     /* [width], the weights of a norm, or null */
+    double epsilon, most;
+    int64_t next;          /* bytes from here to the products that follow; those of one call are on the same rows */
+    Matrix matrices[];
 } Packed;
 
 /* The places of the `count` largest scores of each row, from `first` on and before the row's stop; see choose_topk. */

@@ -1,0 +1,208 @@
+"""Decoder layers whose tokens C takes in: what they give is what their modules give, whoever looks at those."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longspan
+from longspan.kernels import cpu
+from longspan.kernels.linear.contract import FEW, PackedMatrix
+from longspan.kernels.linear.decoder_layer import DecoderLayer, Linear, RMSNorm
+from longspan.loading.models import load_model
+from support.hf_models import make
+
+pytestmark = pytest.mark.skipif(cpu.unavailable_reason() is not None, reason="no C kernels")
+
+
+def replaced(model):
+    return [module for module in model.modules() if "forward" in module.__dict__]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folders = {}
+
+    def of(family):
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp(family)
+            make(family).save_pretrained(folders[family])
+        return str(folders[family])
+
+    return of
+
+
+def extended(name, form="int8", dtype="float32", method="dca"):
+    model = load_model(name, weights=form, dtype=dtype, device="cpu")
+    longspan.extend(model, method, length=200)
+    return model
+
+
+def answers(model, ids, calls=(20, 1, 3, 1), stock=False):
+    """Logits of a reading in several calls; ``stock`` ones by each layer's own forward."""
+    forwards = [(layer, layer.__dict__.pop("forward")) for layer in replaced(model)] if stock else []
+    found, cache, first = [], longspan.new_cache(model), 0
+    with torch.no_grad():
+        for count in calls:
+            found.append(model(ids[:, first : first + count], past_key_values=cache).logits)
+            first += count
+    for layer, forward in forwards:
+        layer.forward = forward
+    return torch.cat(found, dim=1)
+
+
+IDS = torch.randint(2, 90, (2, 40), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral"])
+def test_tokens_are_those_of_the_modules(saved, family, form, dtype):
+    model = extended(saved(family), form, dtype)
+    assert len(replaced(model)) == model.config.num_hidden_layers
+    ours, stock = answers(model, IDS), answers(model, IDS, stock=True)
+    torch.testing.assert_close(ours, stock, rtol=0, atol=(1e-5 if dtype == "float32" else 2e-2) * stock.abs().max())
+    assert not torch.equal(ours[:, 20:], stock[:, 20:])  # C did take them in
+
+
+@pytest.mark.parametrize("method", sorted(longspan.METHODS))
+def test_every_method_takes_tokens_so(saved, method):
+    model = extended(saved("llama"), method=method)
+    ours, stock = answers(model, IDS), answers(model, IDS, stock=True)
+    torch.testing.assert_close(ours, stock, rtol=0, atol=1e-4 * float(stock.abs().max()))
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "phi3", "qwen3", "gpt_neox"])
+def test_other_layers_stay(saved, family):
+    model = extended(saved(family))
+    assert not replaced(model)
+    answers(model, IDS)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+def test_other_dtypes_go_through_the_modules(saved, dtype):
+    model = extended(saved("llama"), dtype=dtype)
+    assert torch.equal(answers(model, IDS), answers(model, IDS, stock=True))
+
+
+def test_restore_gives_the_layers_back(saved):
+    model = extended(saved("llama"))
+    longspan.extend(model, "longheads", length=200)
+    assert replaced(model)
+    longspan.restore(model)
+    assert not replaced(model)
+
+
+def down(model):
+    return model.model.layers[0].mlp.down_proj
+
+
+def test_a_hook_sees_every_token(saved):
+    model, seen = extended(saved("llama")), []
+    handle = down(model).register_forward_hook(lambda module, args, out: seen.append(out.shape[1]))
+    found = answers(model, IDS)
+    assert seen == [20, 1, 3, 1]
+    handle.remove()
+    torch.testing.assert_close(found, answers(model, IDS), rtol=1e-4, atol=1e-4)
+    assert len(seen) == 4
+
+
+def test_a_module_in_the_place_of_another_is_run(saved):
+    model = extended(saved("llama"))
+    plain = answers(model, IDS)
+    layer = model.model.layers[0]
+
+    class Zero(torch.nn.Module):
+        def forward(self, x):
+            return torch.zeros_like(x[..., : layer.hidden_size])
+
+    layer.mlp.down_proj = Zero()
+    assert not torch.allclose(plain[:, 20:], answers(model, IDS)[:, 20:], atol=1e-3)
+
+
+def test_weights_that_move_or_change_are_followed(saved):
+    model = extended(saved("llama"))
+    with torch.no_grad():
+        model.model.layers[0].input_layernorm.weight.mul_(2)
+        torch.testing.assert_close(answers(model, IDS), answers(model, IDS, stock=True), rtol=1e-4, atol=1e-4)
+        model.model.layers[1].input_layernorm.weight.data = model.model.layers[1].input_layernorm.weight.data * 3
+    torch.testing.assert_close(answers(model, IDS), answers(model, IDS, stock=True), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_go_through_the_modules(saved):
+    model = extended(saved("llama"))
+    cache = longspan.new_cache(model)
+    model(IDS[:, :20], past_key_values=cache)
+    layer, seen = model.model.layers[0], []
+    stock = type(layer.mlp).forward
+    layer.mlp.forward = lambda x: seen.append(x.shape) or stock(layer.mlp, x)
+    with torch.enable_grad():
+        model(IDS[:, 20:21], past_key_values=cache)
+    assert len(seen) == 1
+
+
+def matrix(outs, width, bits=4):
+    codes = torch.randint(0, 256, (outs, width * bits // 8), dtype=torch.uint8)
+    scales, minima = (torch.randn(outs, width // 32).mul(0.05).half() for _ in range(2))
+    return PackedMatrix(codes if bits == 4 else codes.view(torch.int8), scales, minima if bits == 4 else None)
+
+
+def a_layer(most=1e30):
+    torch.manual_seed(0)
+    linears = [
+        Linear(matrix(outs, width, bits), torch.randn(outs) if bias else None)
+        for outs, width, bits, bias in (
+            (96, 64, 4, True), (32, 64, 4, True), (48, 64, 8, True), (64, 96, 8, False),
+            (160, 64, 4, False), (160, 64, 4, True), (64, 160, 8, True),
+        )
+    ]  # fmt: skip
+    norms = [RMSNorm(torch.randn(64), 1e-5) for _ in range(2)]
+    return linears, norms, DecoderLayer(norms[0], linears[:3], linears[3], norms[1], linears[4:6], linears[6], most)
+
+
+def dense(x, one):
+    y = x @ one.matrix.numbers(torch.float64).T
+    return y if one.bias is None else y + one.bias.double()
+
+
+def normed(x, norm):
+    return norm.weight.double() * x / (x.square().mean(-1, keepdim=True) + norm.epsilon).sqrt()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 5, FEW])
+def test_the_calls_are_their_formula(rows, dtype):
+    linears, norms, layer = a_layer()
+    hidden, attended = torch.randn(rows, 64) * 3, torch.randn(rows, 96).to(dtype)
+    q, k, v, out, gate, up, last = linears
+    truth = [dense(normed(hidden.double(), norms[0]), one) for one in (q, k, v)]
+    budget = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    for one, right in zip(layer.before(hidden, dtype), truth, strict=True):
+        assert one.dtype == dtype and (one.double() - right).abs().max() <= budget * right.abs().max()
+    middle = hidden.double() + dense(attended.double(), out)
+    of_gate, of_up = (dense(normed(middle, norms[1]), one) for one in (gate, up))
+    right = middle + dense(torch.nn.functional.silu(of_gate) * of_up, last)
+    assert (layer.after(hidden, attended).double() - right).abs().max() <= 2e-6 * right.abs().max()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_row_is_the_same_beside_others(threads):
+    _, _, layer = a_layer()
+    hidden, attended = torch.randn(FEW, 64), torch.randn(FEW, 96)
+    with cpu.settings(numbers_per_thread=1 if threads > 1 else 2**40):
+        together = [*layer.before(hidden, torch.float32), layer.after(hidden, attended)]
+        for row in (0, 3, FEW - 1):
+            some = slice(row, row + 1)
+            alone = [*layer.before(hidden[some], torch.float32), layer.after(hidden[some], attended[some])]
+            assert all(torch.equal(x[some], y) for x, y in zip(together, alone, strict=True))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_what_is_beyond_is_told(value):
+    _, _, layer = a_layer(most=1e4)
+    hidden = torch.randn(3, 64)
+    assert layer.before(hidden, torch.float16) is not None
+    hidden[1, 5] = value
+    # A norm makes a large number the only one, and not a larger one.
+    assert (layer.before(hidden, torch.float16) is None) == (value != 1e30)
+    assert a_layer(most=1e-3)[2].before(torch.randn(1, 64), torch.float16) is None
