@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 from weakref import ref
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.modules import module as global_hooks
 
 from longspan.hf import interface
 from longspan.hf.argument import given_cache
+from longspan.hf.forward import Forward
 from longspan.hf.probe.compare import error_of
 from longspan.kernels import cpu
 from longspan.kernels.linear.contract import FEW
@@ -25,10 +26,30 @@ from longspan.model.layer import Layer
 from longspan.rope import Rope
 from longspan.weights.modules import PackedLinear
 
-if TYPE_CHECKING:
-    from longspan.hf.hooks import Attachment
-
 _ALIKE = 1e-4  # of the largest number; sums in fp32 of another order differ by a hundredth of that
+
+
+class Attending(Protocol):
+    """An attachment, as a decoder layer needs it; see ``longspan.hf.hooks.Attachment``."""
+
+    layers: list[Layer]
+
+    @property
+    def running(self) -> Forward | None: ...
+
+    def attend(
+        self,
+        layer: Layer,
+        cache: Any,
+        running: Any,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Any,
+        kwargs: dict[str, Any],
+    ) -> tuple[Tensor, None]:
+        """``[B, T, H, Dv]`` of q ``[B, H, T, D]``, k ``[B, Hkv, T, D]`` and v ``[B, Hkv, T, Dv]``, and no weights."""
 
 
 class TokenLayer:
@@ -97,7 +118,7 @@ class TokenLayer:
         widths = self.layer.key_dim, self.layer.key_dim, self.layer.value_dim
         return [x.view(*shape, -1, width).transpose(1, 2) for x, width in zip(found, widths, strict=True)]
 
-    def forward_of(self, attachment: Attachment) -> Callable[..., Any]:
+    def forward_of(self, attachment: Attending) -> Callable[..., Any]:
         """The forward that takes the place of the layer's own under an attachment."""
 
         @wraps(self._stock)
@@ -146,7 +167,7 @@ class Replaced:
             del parent.forward
 
 
-def replace_forwards(model: nn.Module, attachment: Attachment) -> list[Replaced]:
+def replace_forwards(model: nn.Module, attachment: Attending) -> list[Replaced]:
     """Let C take in tokens for all decoder layers that it can.
 
     The model's attention must be longspan's already, and its attention modules have no hooks yet.

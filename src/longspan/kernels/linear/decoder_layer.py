@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from longspan.kernels import cpu
-from longspan.kernels.linear.compiled import FewRows, joinable
 from longspan.kernels.linear.contract import FEW, PackedMatrix
+from longspan.kernels.linear.plan import FewRows, joinable
 
 _FP32 = cpu.KINDS[torch.float32]
 _STEPS = [(f"packed_inputs_{n}", f"packed_products_{n}") for n in range(3)]
