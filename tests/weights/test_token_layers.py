@@ -206,3 +206,11 @@ def test_what_is_beyond_is_told(value):
     # A norm makes a large number the only one, and not a larger one.
     assert (layer.before(hidden, torch.float16) is None) == (value != 1e30)
     assert a_layer(most=1e-3)[2].before(torch.randn(1, 64), torch.float16) is None
+
+
+def test_what_torch_func_transforms_is_refused(saved):
+    model = extended(saved("llama"))
+    with torch.no_grad(), pytest.raises(longspan.LongspanError, match=r"torch\.func"):
+        torch.func.vmap(lambda scale: model(inputs_embeds=torch.ones(1, 2, model.config.hidden_size) * scale).logits)(
+            torch.ones(3)
+        )

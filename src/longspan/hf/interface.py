@@ -150,9 +150,14 @@ def _attention(
             "that of an extended model; call longspan.restore(model) and extend it again. If it reads images or sound: "
             "an extended model reads only text"
         )
-    if forward_ad._current_level >= 0 or peek_interpreter_stack() is not None:
+    if transforming():
         _refuse_transforms(query, key, value)
     return call(module, query, key, value, attention_mask, kwargs)
+
+
+def transforming() -> bool:
+    """Whether torch.func transforms something, or torch.autograd.forward_ad differentiates it."""
+    return forward_ad._current_level >= 0 or peek_interpreter_stack() is not None
 
 
 def _refuse_transforms(*tensors: Tensor) -> None:

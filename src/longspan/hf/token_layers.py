@@ -145,6 +145,7 @@ class TokenLayer:
             and x.shape[0] * x.shape[1] <= FEW
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled("cpu")
+            and not interface.transforming()
             and cpu.unavailable_reason() is None
             and all(of.get(name) is one and one.data_ptr() == at for of, name, one, at in self._held)
             and not any(map(_listened_to, self._parts))

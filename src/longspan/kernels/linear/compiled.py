@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
 from longspan.kernels import cpu
 from longspan.kernels.linear.contract import FEW, PackedMatrix, by_parts
@@ -20,6 +21,8 @@ def unsupported_reason(x: Tensor, matrix: PackedMatrix) -> str | None:
         return f"no {x.dtype}"
     if torch.is_grad_enabled() and x.requires_grad:
         return "it does not support gradients"
+    if peek_interpreter_stack() is not None:
+        return "torch.func transforms the function that calls it"
     if matrix.scales.shape[1] > GROUPS:
         return f"a row has more than {GROUPS} scales"
     return cpu.unavailable_reason()
