@@ -1,4 +1,4 @@
-"""The scripts of examples/: each runs as it is and shows what it says."""
+"""The scripts and the notebook of examples/: each runs as it is and shows what it says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from longspan.bundled import FOLDER
 
+NOTEBOOK = "read_beyond_the_window.ipynb"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODEL = json.loads((FOLDER / "config.json").read_text())
 LAYERS, KEY_HEADS = MODEL["num_hidden_layers"], MODEL["num_key_value_heads"]
@@ -108,3 +109,21 @@ def test_ask_a_book(tmp_path):
     assert answers == ["71428", "71428"]
     assert "The pass key is 71428." in said.partition("attended most to:")[2].splitlines()[1]
     assert re.search(r"^appended: 35190", said, re.MULTILINE)
+
+
+def printed(notebook) -> str:
+    """What its cells print, without warnings."""
+    outputs = [one for cell in notebook.cells if cell.cell_type == "code" for one in cell.outputs]
+    return "".join(one.text for one in outputs if one.output_type == "stream" and one.name == "stdout")
+
+
+@pytest.mark.long
+def test_the_notebook_runs_and_shows_what_it_prints():
+    import nbclient
+    import nbformat
+
+    shown = nbformat.read(EXAMPLES / NOTEBOOK, as_version=4)
+    said = re.findall(r".*71428.*", printed(shown))
+    ran = nbclient.execute(nbformat.from_dict(shown), timeout=600)
+    assert re.findall(r".*71428.*", printed(ran)) == said
+    assert {"dca", "esa", "longheads"} <= {line.split()[0] for line in said} and "streaming-llm" not in str(said)
