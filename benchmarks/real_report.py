@@ -66,11 +66,17 @@ def front(found: list[dict[str, Any]]) -> list[str]:
     columns = [""]
     rows = [[label] for label in FRONT]
     for window, length in FRONT_PLACES:
-        columns += [f"{length:,} tokens, a window of {window:,}: found", "perplexity"]
+        columns += [f"{length:,} tokens: found", "95%", "perplexity", "95%"]
         for row, specs in zip(rows, FRONT.values(), strict=True):
             one = next((own[at] for spec in specs if (at := (window, length, spec)) in own), None)
-            row += ["", ""] if one is None else cells(one)[1:4:2]
+            row += [""] * 4 if one is None else [half for cell in cells(one)[1:4:2] for half in _apart(cell)]
     return table_of(columns, rows).splitlines()
+
+
+def _apart(cell: str) -> tuple[str, str]:
+    """A figure and its interval; the brackets of a base, which has none, stay with it."""
+    figure, _, rest = cell.partition(" (")
+    return (cell, "") if "-" not in rest else (figure, rest.removesuffix(")"))
 
 
 def cells(one: Summary) -> list[str]:
