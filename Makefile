@@ -25,7 +25,7 @@ help:
 	@echo "make test       the tests"
 	@echo "make test-long  the tests that take minutes, and those of the extras: Triton's kernels interpreted, Ray, lm-eval, clients"
 	@echo "make test-exhaustive  500 random histories of a cache for each method and tier, 100 prompts with guesses for each method, 300 that reuse others in the server, signals at 30 points of each command (hours)"
-	@echo "make test-browser  the tests of the server's page, in Chromium without a window"
+	@echo "make test-browser  the tests of the server's page and of the documentation, in Chromium without a window"
 	@echo "make test-vllm  the tests of vLLM with longspan, in an environment of their own (about 4 GB; on a CPU)"
 	@echo "make test-vllm VLLM_RELEASE=0.32.0, make test-vllm VLLM_RELEASE=0.33.0  the same on the other releases that longspan knows"
 	@echo "make sanitize   the tests of attention and kernels, with the C under AddressSanitizer and UndefinedBehaviorSanitizer (gcc)"
@@ -58,8 +58,8 @@ $(EXTRAS): $(READY)
 	@touch $@
 
 $(BROWSER): $(READY)
-	@echo "Installing Playwright into $(VENV), once."
-	$(BIN)/python $(INSTALL) --quiet -e '.[dev,browser]'
+	@echo "Installing Playwright and MkDocs into $(VENV), once."
+	$(BIN)/python $(INSTALL) --quiet -e '.[dev,browser,docs]'
 	@touch $@
 
 # Threads that wait by spinning slow each other down several times over if the cores are shared.
@@ -88,7 +88,7 @@ test-browser: $(BROWSER)
 	@$(BIN)/python tests/support/chromium.py >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null \
 		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 	@$(BIN)/python tests/support/chromium.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser tests/repository/test_site.py
 
 # vLLM's CPU build asks for packages that text does not need, so it comes without dependencies, after those that it does.
 $(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt tests/vllm/requirements-$(VLLM_RELEASE).txt

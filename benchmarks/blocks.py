@@ -36,10 +36,9 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
     doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
-    ROOT / "docs" / "models.md": lambda text: between(text, weights.MARKS, weights.table()),
-    real_report.PAGE: lambda text: between(
-        real_report.into_page(text, _json(real_report.RESULTS)), beside.MARKS, beside.table(beside.results())
-    ),
+    ROOT / "docs" / "weights.md": lambda text: between(text, weights.MARKS, weights.table()),
+    ROOT / "docs" / "beside.md": lambda text: between(text, beside.MARKS, beside.table(beside.results())),
+    real_report.PAGE: lambda text: real_report.into_page(text, _json(real_report.RESULTS)),
     ROOT / "docs" / "documents.md": lambda text: between(
         between(text, documents.MARKS, documents.table(_json(documents.RESULTS))),
         passages.MARKS,

@@ -1,4 +1,4 @@
-"""The command line's own help as Markdown."""
+"""The command line's own help as Markdown: a page for each command, and a table of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ import typer
 from longspan.cli.commands import app
 
 
+def pages(of: typer.Typer = app) -> dict[str, str]:
+    """A page for each command by its path under ``docs``: what it does, arguments and options with their defaults."""
+    return {f"cli/{name}.md": _section(f"longspan {name}", command) for name, command in _program(of).commands.items()}
+
+
 def commands(of: typer.Typer = app) -> str:
-    """A section for each command: what it does, arguments and options with their defaults; the program's own first."""
-    program: Any = typer.main.get_command(of)
-    sections = [_section(f"longspan {name}", command) for name, command in program.commands.items()]
-    if _parameters(program):
-        sections.insert(0, _section("longspan", program))
-    return "\n\n".join(sections)
+    """A table of the commands with their pages, after the options of the program itself."""
+    program = _program(of)
+    lines = [*_table(_parameters(program)), "| command | |", "| --- | --- |"]
+    for name, command in program.commands.items():
+        first = _plain(command.help).partition(". ")[0].removesuffix(".")
+        lines.append(f"| [`longspan {name}`](cli/{name}.md) | {first} |")
+    return "\n".join(lines)
+
+
+def _program(of: typer.Typer) -> Any:
+    return typer.main.get_command(of)
 
 
 def _parameters(command: Any) -> list[Any]:
@@ -28,13 +38,17 @@ def _section(name: str, command: Any) -> str:
     parameters = _parameters(command)
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     shown = " ".join(_metavar(p) for p in arguments)
-    lines = [f"### {name}", "", _plain(command.help), "", "```console"]
+    lines = [f"# {name}", "", _plain(command.help), "", "```console"]
     lines += [" ".join(part for part in (f"$ {name}", shown, "[OPTIONS]") if part)]
     lines += [f"$ {line}" for line in getattr(command.callback, "examples", ())] + ["```"]
-    if parameters:
-        lines += ["", "| | default | |", "| --- | --- | --- |"]
-        lines += [f"| `{_name(p)}` | {_default(p)} | {_plain(p.help or '')} |" for p in parameters]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_table(parameters)]) + "\n"
+
+
+def _table(parameters: list[Any]) -> list[str]:
+    if not parameters:
+        return []
+    rows = [f"| `{_name(p)}` | {_default(p)} | {_plain(p.help or '')} |" for p in parameters]
+    return ["| | default | |", "| --- | --- | --- |", *rows, ""]
 
 
 def _metavar(parameter: Any) -> str:

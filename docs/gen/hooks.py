@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import commands
 import made
 import reference
 import sources
@@ -20,16 +21,21 @@ import sources
 _FETCHED = re.compile(
     r'<(?:script|img|iframe|source)\b[^>]*\bsrc="https?:[^"]*"|<link\b[^>]*\brel="stylesheet"[^>]*\bhref="https?:[^"]*"'
 )
+_IN_CELL = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)")
+_EMPTY = re.compile(r"<th((?: [^>]*)?)></th>")
+_HEADLESS = re.compile(r"<thead>\s*<tr>(?:\s*<th(?: [^>]*)?></th>)+\s*</tr>\s*</thead>")
+_UNNAMED = '<div class="md-search" data-md-component="search" role="dialog"'  # the theme gives this dialog no name
 
 
 def on_config(config: Any) -> None:
-    config.nav[-1]["API reference"] += list(reference.pages())
+    _part(config.nav, "API reference").append({"For authors of methods": list(reference.pages())})
+    _part(config.nav, "Command line").extend(commands.pages())
     if wrong := reference.undocumented():
         raise PluginError("\n".join(wrong))
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for path, text in reference.pages().items():
+    for path, text in (reference.pages() | commands.pages()).items():
         files.append(File.generated(config, path, content=text))
     shown = {
         file
@@ -55,7 +61,24 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_post_page(output: str, page: Any, config: Any) -> str:
     if fetched := _FETCHED.findall(output):
         raise PluginError(f"{page.file.src_uri} would fetch {fetched[0]}")
-    return output
+    return output.replace(_UNNAMED, f'{_UNNAMED} aria-label="Search"')
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """No empty heading of a table; and a long name in one may break after a comma, a colon or an equals sign."""
+    html = _EMPTY.sub(r"<td\1></td>", _HEADLESS.sub("", html))
+    return _IN_CELL.sub(lambda code: re.sub(r"([,:=/])(?=\w)", r"\1<wbr>", code[0]), html)
+
+
+def _part(nav: list[Any], name: str) -> list[Any]:
+    """The pages of a part of the navigation, at whatever depth."""
+    for one in nav:
+        for title, inside in one.items() if isinstance(one, dict) else ():
+            if title == name:
+                return inside
+            if isinstance(inside, list) and (found := _part(inside, name)):
+                return found
+    return []
 
 
 def _inside(file: Path) -> str:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Callable
 from itertools import groupby
 
 import commands
 import methods
+import reference
 from longspan_eval.tasks import TASKS
 from sources import FILES, ROOT, SITE
+
+sys.path.append(str(ROOT / "benchmarks"))  # after what the documentation has: it has files of the same names
+
+import charts
 
 _RELATIVE = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 _MARK = re.compile(r"^<!-- made: (\S+) ?(.*?) -->$", re.MULTILINE)
@@ -58,6 +64,11 @@ def example(name: str) -> str:
     return f"```python\n{(ROOT / 'examples' / name).read_text(encoding='utf-8').strip()}\n```"
 
 
+def chart(name: str) -> str:
+    """A chart of the committed results."""
+    return f"<figure>{charts.draw(name)}</figure>"
+
+
 def tasks() -> str:
     """The tasks of ``longspan eval``: a table for each paper."""
     lines = []
@@ -79,4 +90,6 @@ _MAKERS: dict[str, Callable[..., str]] = {
     "section": section,
     "example": example,
     "tasks": tasks,
+    "chart": chart,
+    "names": reference.names,
 }

@@ -1,4 +1,4 @@
-"""The API reference: a page for each package with ``__all__``, and what of it has no page or no docstring."""
+"""The API reference: pages of packages beside those of topics, a list by letter, and what has no page or docstring."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from sources import ROOT
 
 DOCS = ROOT / "docs"
 _SHOWN = re.compile(r"^::: (\S+)", re.MULTILINE)
+# How attention is carried out. No user calls it, so its names have docstrings and no page.
+_INSIDE = frozenset(f"longspan.{name}" for name in ("attend", "calibration", "doctor", "documents", "hf", "memory"))
 
 
 @cache
@@ -29,12 +31,18 @@ def packages() -> tuple[str, ...]:
     return "longspan", *(name for name in found if hasattr(importlib.import_module(name), "__all__"))
 
 
+def topics() -> dict[str, str]:
+    """The written pages by their path under ``docs``, each of a topic."""
+    return {f"api/{path.name}": path.read_text(encoding="utf-8") for path in sorted((DOCS / "api").glob("*.md"))}
+
+
 def pages() -> dict[str, str]:
-    """The generated pages by their path under ``docs``: of each name that no page before has, its docstring."""
-    front = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
-    documented = {id(_object(name)): name for name in _SHOWN.findall(front)}
+    """The generated pages by their path under ``docs``, for authors of methods: the names that no page before has."""
+    documented = {id(_object(name)): name for text in topics().values() for name in _SHOWN.findall(text)}
     made = {}
     for package in packages()[1:]:
+        if package in _INSIDE:
+            continue
         module = importlib.import_module(package)
         lines = [f"# {package}", "", _opening(module), ""]
         elsewhere, here = [], []
@@ -51,6 +59,18 @@ def pages() -> dict[str, str]:
             lines += ["Documented elsewhere: " + ", ".join(f"[`{name}`][{known}]" for name, known in elsewhere) + "."]
         made[f"api/{package}.md"] = "\n".join(lines) + "\n"
     return made
+
+
+def names() -> str:
+    """A table of the names of ``import longspan`` by letter, with the first sentence of each."""
+    shown = {id(_object(name)): name for text in topics().values() for name in _SHOWN.findall(text)}
+    lines = ["| name | |", "| --- | --- |"]
+    for name in sorted(longspan.__all__, key=str.lower):
+        found = getattr(longspan, name)
+        said = inspect.getdoc(found) if inspect.isclass(found) or callable(found) else "All methods by their names."
+        first = " ".join((said or "").partition("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
+        lines.append(f"| [`{name}`][{shown[id(found)]}] | {first} |")
+    return "\n".join(lines)
 
 
 def _path(package: str, name: str) -> str:
@@ -71,14 +91,14 @@ def _object(name: str) -> object:
 
 def undocumented() -> list[str]:
     """Public names without a docstring, or on no page of the reference."""
-    front = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
-    shown = {id(_object(name)) for text in (front, *pages().values()) for name in _SHOWN.findall(text)}
+    every = (*topics().values(), *pages().values())
+    shown = {id(_object(name)) for text in every for name in _SHOWN.findall(text)}
     wrong = []
     for package in packages():
         module = importlib.import_module(package)
         for name in module.__all__:
             found = getattr(module, name)
-            if id(found) not in shown:
+            if id(found) not in shown and package not in _INSIDE:
                 wrong.append(f"{package}.{name} is on no page of the reference")
             if not _has_docstring(module, name, found):
                 wrong.append(f"{package}.{name} has no docstring")

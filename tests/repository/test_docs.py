@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from longspan.cli.commands import app
 from longspan.methods import METHODS, Method
 from longspan.positions import Unchanged
 from longspan.selection import SinksAndRecent
+from support.site import build
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -177,16 +177,17 @@ def test_how_much_scaled_angles_slow():
 # Everything else that is made
 
 
-def test_the_page_on_the_command_line_has_every_option():
-    page = commands.commands()
+def test_the_pages_of_the_command_line_have_every_option():
+    pages, table = commands.pages(), commands.commands()
     for name, command in typer.main.get_command(app).commands.items():
-        section = page.partition(f"### longspan {name}\n")[2].partition("### ")[0]
+        section = pages[f"cli/{name}.md"]
+        assert f"[`longspan {name}`](cli/{name}.md)" in table
         for parameter in command.params:
             named = (
                 parameter.opts if parameter.opts[0].startswith("-") else [parameter.metavar or parameter.name.upper()]
             )
             assert parameter.name == "help" or all(word in section for word in named), (name, parameter.name)
-    assert "| `--kv-tier` | `device` |" in page and "| `--length` | required |" in page
+    assert "| `--kv-tier` | `device` |" in pages["cli/ask.md"] and "| `--length` | required |" in pages["cli/tune.md"]
 
 
 def test_options_of_the_program_itself_come_first():
@@ -198,13 +199,12 @@ def test_options_of_the_program_itself_come_first():
 
     @program.command()
     def go(to: str, times: int = 3) -> None:
-        """Go there."""
+        """Go there. It takes a while."""
 
-    page = commands.commands(program)
-    assert (
-        page.startswith("### longspan\n\nAll of it.") and "| `--loud / --no-loud` | `no` | Say more \\| less. |" in page
-    )
-    assert "$ longspan go TO [OPTIONS]" in page and "| `--times` | `3` |  |" in page and "completion" not in page
+    table, pages = commands.commands(program), commands.pages(program)
+    assert table.startswith("| | default | |") and "| `--loud / --no-loud` | `no` | Say more \\| less. |" in table
+    assert "| [`longspan go`](cli/go.md) | Go there |" in table and "completion" not in table
+    assert "$ longspan go TO [OPTIONS]" in pages["cli/go.md"] and "| `--times` | `3` |  |" in pages["cli/go.md"]
 
 
 def test_a_section_is_taken_with_its_links():
@@ -255,22 +255,13 @@ def test_a_link_into_a_file_has_its_line(tmp_path):
 needs_mkdocs = pytest.mark.skipif(find_spec("mkdocs") is None, reason="pip install 'longspan[docs]'")
 
 
-def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """What ``make docs`` runs, in ``root``."""
-    flags = re.search(r"/mkdocs build (.*) --site-dir site$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
-    command = [sys.executable, "-m", "mkdocs", "build", *flags.split(), "--site-dir", str(site)]
-    return subprocess.run(
-        command, cwd=root, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    )
-
-
 @pytest.mark.long
 @needs_mkdocs
 def test_the_site_is_built_without_a_warning(tmp_path):
     ran = build(ROOT, tmp_path)
     assert ran.returncode == 0 and "WARNING" not in ran.stderr, ran.stderr
     assert all((tmp_path / "methods" / name / "index.html").is_file() for name in METHODS)
-    reference_page = (tmp_path / "api" / "index.html").read_text(encoding="utf-8")
+    reference_page = (tmp_path / "api" / "extend" / "index.html").read_text(encoding="utf-8")
     assert 'id="longspan.extend"' in reference_page and "Let a model read beyond its window" in reference_page
     longheads = (tmp_path / "methods" / "longheads" / "index.html").read_text(encoding="utf-8")
     assert longheads.count("<title>query ") > 200 and "src/longspan/choosing/chunk_index.py#L" in longheads
@@ -291,7 +282,7 @@ def test_what_is_broken_stops_the_build(broken, said, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(DOCS, copy / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "mkdocs.yml", copy)
-    for name in ("src", "eval", "tests", "examples", "benchmarks", "README.md", "CONTRIBUTING.md"):
+    for name in ("src", "eval", "tests", "examples", "benchmarks", "README.md", "CONTRIBUTING.md", "CITATION.cff"):
         (copy / name).symlink_to(ROOT / name)
     with (copy / "docs" / "choosing.md").open("a") as page:
         page.write(f"\n{broken}\n")
