@@ -8,6 +8,8 @@
 enum { ROWS = 4, HALF = 16, MOST_GROUPS = 2048 };
 #ifdef __AVX2__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 #ifdef __AVX512F__
 enum { WIDE = 16 };
@@ -29,27 +31,41 @@ INLINE Wide from_bytes(const char *from) {
 #else
 enum { WIDE = LANES };
 typedef f8 Wide;
-typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-typedef int8_t Signed __attribute__((vector_size(LANES)));
+
+/* Bytes without a sign, and with one, as words. Compilers convert them one by one unless they are told how. */
+#if defined(__AVX2__)
+INLINE i8 of_unsigned(const char *from) { return (i8)_mm256_cvtepu8_epi32((__m128i){*(const int64_t *)from, 0}); }
+INLINE i8 of_signed(const char *from) { return (i8)_mm256_cvtepi8_epi32((__m128i){*(const int64_t *)from, 0}); }
+#elif defined(__aarch64__)
+INLINE i8 of_signed_16(int16x8_t x) {
+    int32x4_t halves[2] = {vmovl_s16(vget_low_s16(x)), vmovl_high_s16(x)};
+    i8 words;
+    memcpy(&words, halves, sizeof words);
+    return words;
+}
+INLINE i8 of_unsigned(const char *from) { return of_signed_16((int16x8_t)vmovl_u8(vld1_u8((const uint8_t *)from))); }
+INLINE i8 of_signed(const char *from) { return of_signed_16(vmovl_s8(vld1_s8((const int8_t *)from))); }
+#else
+#define BYTES_AS_WORDS(name, byte, half)                                                                               \
+    INLINE i8 name(const char *from) {                                                                                 \
+        typedef byte Bytes __attribute__((vector_size(LANES)));                                                        \
+        typedef half Halves __attribute__((vector_size(2 * LANES)));                                                   \
+        Bytes some;                                                                                                    \
+        memcpy(&some, from, sizeof some);                                                                              \
+        return __builtin_convertvector(__builtin_convertvector(some, Halves), i8);                                     \
+    }
+BYTES_AS_WORDS(of_unsigned, uint8_t, uint16_t)
+BYTES_AS_WORDS(of_signed, int8_t, int16_t)
+#endif
 
 INLINE void from_nibbles(const char *from, Wide *to) {
     for (int n = 0; n < 2; n++) {
-        Bytes both;
-        memcpy(&both, from + n * WIDE, sizeof both);
-#ifdef __AVX2__
-        i8 wide = (i8)_mm256_cvtepu8_epi32((__m128i){*(const int64_t *)(from + n * WIDE), 0});
-#else
-        i8 wide = __builtin_convertvector(both, i8);
-#endif
-        to[n] = __builtin_convertvector(wide & 15, Wide), to[n + 2] = __builtin_convertvector(wide >> 4, Wide);
+        const i8 both = of_unsigned(from + n * WIDE);
+        to[n] = __builtin_convertvector(both & 15, Wide), to[n + 2] = __builtin_convertvector(both >> 4, Wide);
     }
 }
 
-INLINE Wide from_bytes(const char *from) {
-    Signed some;
-    memcpy(&some, from, sizeof some);
-    return __builtin_convertvector(__builtin_convertvector(some, i8), Wide);
-}
+INLINE Wide from_bytes(const char *from) { return __builtin_convertvector(of_signed(from), Wide); }
 #endif
 
 INLINE Wide load_wide(const float *from) {
