@@ -3,16 +3,16 @@
 #   docker run -p 8000:8000 -e LONGSPAN_API_KEY=secret -v longspan:/data longspan
 FROM python:3.12-slim
 
-# longspan compiles its kernels at first use, for the processor that it runs on.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
-
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY src ./src
-# The index's torch has CUDA, 2.8 GB; this one has not.
-RUN PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip install --no-cache-dir -c constraints.txt '.[gguf,serve]'
+# The kernels are compiled here, for each level of vectors, so the image needs no compiler. The index's torch has CUDA, 2.8 GB;
+# this one has not.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && LONGSPAN_WHEEL=platform PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip install --no-cache-dir -c constraints.txt '.[gguf,serve]' \
+    && apt-get purge -y --auto-remove gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 
-# Models, kernels and documents are in /data.
+# Models and documents are in /data.
 RUN useradd --create-home longspan && mkdir -p /data/documents && chown -R longspan /data
 USER longspan
 WORKDIR /data

@@ -38,8 +38,8 @@ help:
 	@echo "make bench      the benchmarks, against transformers and kvpress (under 15 minutes on two cores)"
 	@echo "make bench-long the same with all heads at 64k tokens, and the whole model (hours)"
 	@echo "make bench-gpu  the same on a GPU"
-	@echo "make wheel      wheels and sdists, into dist"
-	@echo "make wheel-test the same, installed into an environment of its own: the demo in short, and the hostile tests"
+	@echo "make wheel      wheels and sdists, into dist; dist/platform has the wheel with compiled kernels for this kind of machine"
+	@echo "make wheel-test the same, installed into an environment of its own: the demo in short, the hostile tests, and the kernels of dist/platform without a compiler"
 	@echo "make clean      forget the environment and everything built"
 
 # The constraints matter for more than repeatability: they keep pip from looking for a newer torch than the one CI uses.
@@ -49,17 +49,17 @@ $(READY): pyproject.toml eval/pyproject.toml constraints.txt
 	@echo "Installing longspan, its tests and tools into $(VENV), once. Of what pip fetches torch is by far the largest."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) --quiet pip
-	$(BIN)/python $(INSTALL) -e '.[dev]' -e ./eval
+	$(BIN)/python $(INSTALL) -e '.[gguf,serve]' -e ./eval --group dev
 	@touch $@
 
 $(EXTRAS): $(READY)
 	@echo "Installing Triton, Ray, lm-eval and clients of OpenAI's API into $(VENV), once."
-	$(BIN)/python $(INSTALL) -e '.[dev,gpu,clients]' -e './eval[ray,lm-eval]'
+	$(BIN)/python $(INSTALL) -e '.[gguf,serve,gpu]' -e './eval[ray,lm-eval]' --group dev --group clients
 	@touch $@
 
 $(BROWSER): $(READY)
 	@echo "Installing Playwright and MkDocs into $(VENV), once."
-	$(BIN)/python $(INSTALL) --quiet -e '.[dev,browser,docs]'
+	$(BIN)/python $(INSTALL) --quiet -e '.[gguf,serve]' --group dev --group browser --group docs
 	@touch $@
 
 # Threads that wait by spinning slow each other down several times over if the cores are shared.
@@ -131,7 +131,7 @@ format: $(READY)
 # Docstrings are read from src, pictures and tables made by running longspan. --strict fails on whatever mkdocs warns of; with
 # --quiet it would not, as warnings that are not shown are not counted.
 docs: $(READY)
-	$(BIN)/python $(INSTALL) --quiet -e '.[docs]'
+	$(BIN)/python $(INSTALL) --quiet --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 docs-check: $(READY)
@@ -142,7 +142,7 @@ examples: $(READY)
 
 # kvpress asks for an older transformers than it runs with here, so pip is not asked what it thinks of that.
 bench-peers: $(READY)
-	$(BIN)/python $(INSTALL) -e '.[bench]'
+	$(BIN)/python $(INSTALL) --group bench
 	$(BIN)/python $(INSTALL) --no-deps kvpress
 
 bench: bench-peers
@@ -157,11 +157,16 @@ bench-gpu: bench-peers
 	$(BIN)/python $(INSTALL) -e '.[gpu]'
 	$(BIN)/python benchmarks/gpu.py
 
-# Each wheel is built from its sdist, so both are whole.
+# Each pure wheel is built from its sdist, so both are whole. dist/platform has the wheel with compiled kernels for this kind of
+# machine; on Linux auditwheel reads the oldest system from what they link to, and states that in the wheel's name.
 wheel: $(READY)
-	rm -rf dist
+	rm -rf dist build/platform
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m build --no-isolation --outdir dist eval
+	LONGSPAN_WHEEL=platform $(BIN)/python -m build --wheel --no-isolation --outdir build/platform
+	mkdir dist/platform
+	[ "$$(uname)" != Linux ] || PATH=$(CURDIR)/$(BIN):$$PATH auditwheel repair --wheel-dir dist/platform build/platform/*.whl
+	[ "$$(uname)" = Linux ] || cp build/platform/*.whl dist/platform
 
 # As a user installs it: nothing of the checkout is on the path, and the demo runs before the tests bring packages of their own.
 wheel-test: wheel
@@ -170,9 +175,10 @@ wheel-test: wheel
 	$(FRESH)/bin/python $(INSTALL) --quiet pip
 	$(FRESH)/bin/python $(INSTALL) dist/*.whl
 	cd build && env -u PYTHONPATH OMP_WAIT_POLICY=passive fresh/bin/longspan demo --methods stock,dca --lengths 1x,2x --prompts 1 --out fresh/demo
-	$(FRESH)/bin/python $(INSTALL) "$$(echo dist/longspan-*.whl)[dev]"
+	$(FRESH)/bin/python $(INSTALL) "$$(echo dist/longspan-*.whl)[gguf,serve]" --group dev
 	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 -m "hostile and not long" tests/cli tests/hf tests/kernels tests/model tests/repository tests/longspan_eval/test_journal.py
 	env -u PYTHONPATH OMP_NUM_THREADS=1 $(FRESH)/bin/python -m pytest -q -n 2 tests/bundled/test_bundled.py tests/cli/test_commands.py
+	env -u PYTHONPATH LONGSPAN_PLATFORM_WHEEL="$$(echo $(CURDIR)/dist/platform/*.whl)" $(FRESH)/bin/python -m pytest -q -m long tests/repository/test_platform_wheel.py
 
 clean:
 	rm -rf $(VENV) build dist site longspan-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis

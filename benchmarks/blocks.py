@@ -15,6 +15,7 @@ from typing import Any
 import beside
 import doctor
 import documents
+import levels
 import passages
 import real_report
 import report
@@ -34,6 +35,7 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
         text, real_report.FRONT_MARKS, real_report.front(_json(real_report.RESULTS))
     ),
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
+    levels.PAGE: lambda text: between(text, levels.MARKS, levels.table()),
     doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
     ROOT / "docs" / "weights.md": lambda text: between(text, weights.MARKS, weights.table()),

@@ -252,7 +252,7 @@ def test_a_link_into_a_file_has_its_line(tmp_path):
         sources.resolve("[x](../src/longspan/methods/dca.py#DCA.none)", "index.md")
 
 
-needs_mkdocs = pytest.mark.skipif(find_spec("mkdocs") is None, reason="pip install 'longspan[docs]'")
+needs_mkdocs = pytest.mark.skipif(find_spec("mkdocs") is None, reason="pip install --group docs")
 
 
 @pytest.mark.long

@@ -23,7 +23,8 @@ from packaging.utils import canonicalize_name
 pytestmark = pytest.mark.hostile
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BODY = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, GROUPS = BODY["project"], BODY["dependency-groups"]
 IN_EVAL = tomllib.loads((ROOT / "eval" / "pyproject.toml").read_text())["project"]
 # vLLM fixes the versions of many packages, torch among them: its releases are held by tests/vllm/requirements*.txt.
 HELD_ELSEWHERE = {"vllm"}
@@ -103,7 +104,8 @@ def pins(resolved: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 def of_extras(*names: str) -> list[str]:
-    return [word for name in names for word in ("--extra", name)]
+    """The options of extras and of groups."""
+    return [word for name in names for word in ("--group" if name in GROUPS else "--extra", name)]
 
 
 def floors(requirements: list[str]) -> dict[str, str]:
@@ -126,10 +128,9 @@ def index() -> None:
 def test_one_python_is_promised_everywhere():
     """pyproject.toml, its classifiers, mypy, the documents and `make` say the same."""
     lowest = PYTHONS[0]
-    body = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert PROJECT["requires-python"] == f">={lowest}" and body["tool"]["mypy"]["python_version"] == lowest
+    assert PROJECT["requires-python"] == f">={lowest}" and BODY["tool"]["mypy"]["python_version"] == lowest
     assert tuple(c.rpartition(" ")[2] for c in PROJECT["classifiers"] if ":: 3." in c) == PYTHONS
-    assert "target-version" not in body["tool"]["ruff"], "ruff takes it from requires-python"
+    assert "target-version" not in BODY["tool"]["ruff"], "ruff takes it from requires-python"
     for name in ("Makefile", "README.md"):
         named = re.findall(r"Python (3\.\d+) or later", (ROOT / name).read_text())
         assert named and set(named) == {lowest}, name
@@ -141,6 +142,7 @@ def test_every_constraint_is_one_version_and_what_pyproject_allows():
     assert all([s.operator for s in each.specifier] == ["=="] for each in CONSTRAINTS)
     for project in (PROJECT, IN_EVAL):
         extras = [each for name, each in project["optional-dependencies"].items() if name not in HELD_ELSEWHERE]
+        extras += GROUPS.values() if project is PROJECT else []
         for each in map(Requirement, [*project["dependencies"], *chain.from_iterable(extras)]):
             assert each.name in OURS or PINNED[canonicalize_name(each.name)] in each.specifier, each
 
@@ -156,8 +158,8 @@ def test_no_index_is_named(name):
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=PLATFORMS)
 def test_the_constraints_hold_together(index, platform, python):
-    """Every extra at once, so each of them and any few: at the pinned versions, and with a wheel for this Python."""
-    everything = ("pyproject.toml", *of_extras(*EXTRAS), "-c", "constraints.txt")
+    """Every extra and group at once, so any few of them: at the pinned versions, and with a wheel for this Python."""
+    everything = ("pyproject.toml", *of_extras(*EXTRAS, *GROUPS), "-c", "constraints.txt")
     found = pins(resolve(*everything, python=python, platform=platform))
     assert found["torch"] == PINNED["torch"] and found["transformers"] == PINNED["transformers"]
     assert ("triton" in found) == ("linux" in platform)
@@ -173,11 +175,11 @@ def test_without_constraints_it_installs(index, platform, python):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("extra", ["", *EXTRAS])
+@pytest.mark.parametrize("extra", ["", *EXTRAS, *GROUPS])
 def test_the_lowest_versions_hold_together(index, extra):
     """Nothing that is promised is ruled out by the rest: a resolver that looks for the lowest versions finds those."""
     chosen = of_extras(extra) if extra else []
-    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"].get(extra, [])]
+    asked = [*PROJECT["dependencies"], *{**PROJECT["optional-dependencies"], **GROUPS}.get(extra, [])]
     promised = floors([each for each in asked if Requirement(each).name not in OURS])
     lowest = ("pyproject.toml", *chosen, "--resolution", "lowest-direct")
     found = pins(resolve(*lowest, python=PYTHONS[0], platform=PLATFORMS["Linux"]))

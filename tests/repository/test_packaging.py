@@ -86,6 +86,7 @@ def test_the_sdist_has_what_tests_and_gate_need_and_no_samples(sdist):
     files = inside(sdist)
     assert {f"src/{name}" for name in of_the_package()} <= files.keys()
     assert {"Makefile", "constraints.txt", "pyproject.toml", "SECURITY.md", "CHANGELOG.md", "LICENSE"} <= files.keys()
+    assert {"hatch_build.py", "CODE_OF_CONDUCT.md"} <= files.keys()
     assert {".ci/run", ".github/workflows/test.yml", ".pre-commit-config.yaml", "CITATION.cff"} <= files.keys()
     assert {"tests/conftest.py", "benchmarks/suite.py", "training/train.py"} <= files.keys()
     assert not [name for name in files if fnmatch(Path(name).name, "samples*.jsonl*")]
@@ -107,6 +108,13 @@ def test_the_metadata_says_where_to_go(metadata):
     assert metadata["Description-Content-Type"] == "text/markdown" and metadata["Summary"]
     core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert {re.split("[<>=]", line)[0] for line in core} == {"torch", "transformers", "safetensors", "rich", "typer"}
+
+
+def test_extras_are_for_users_and_groups_for_those_who_work_on_it(metadata):
+    body = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(metadata.get_all("Provides-Extra")) == set(body["project"]["optional-dependencies"])
+    assert not set(body["project"]["optional-dependencies"]) & set(body["dependency-groups"])
+    assert {"dev", "docs"} <= set(body["dependency-groups"])
 
 
 def test_the_server_brings_what_uploads_of_pdf_and_html_take():

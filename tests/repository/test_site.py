@@ -24,7 +24,7 @@ WIDER = """() => [...document.querySelectorAll("table")].map((table) => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    pytest.importorskip("mkdocs", reason="pip install 'longspan[docs]'")
+    pytest.importorskip("mkdocs", reason="pip install --group docs")
     folder = tmp_path_factory.mktemp("site")
     ran = build(ROOT, folder)
     assert ran.returncode == 0, ran.stderr

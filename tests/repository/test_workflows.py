@@ -36,6 +36,10 @@ def test_only_a_tag_that_passed_is_published():
     body = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     assert body[True] == {"push": {"tags": ["v*"]}}  # YAML reads the key `on` as true
     publish = body["jobs"]["publish"]
-    assert body["jobs"][publish["needs"]]["uses"] == "./.github/workflows/wheel.yml"
+    assert publish["needs"] == ["wheel", "platform"]
+    assert body["jobs"]["wheel"]["uses"] == "./.github/workflows/wheel.yml"
+    steps = [step.get("run", "") for step in body["jobs"]["platform"]["steps"]]
+    assert any("cibuildwheel --output-dir dist" in step for step in steps)
+    assert any("tests/repository/test_platform_wheel.py" in step for step in steps)
     assert publish["environment"]["name"] == "pypi"
     assert publish["steps"][-1]["uses"].startswith("pypa/gh-action-pypi-publish@")

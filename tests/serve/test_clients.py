@@ -143,7 +143,7 @@ def package(name):
     """A client of others. It belongs to the extra `clients`, with which CI runs these tests."""
     if os.environ.get("CI"):
         return importlib.import_module(name)
-    return pytest.importorskip(name, reason=f"{name} is not installed (pip install 'longspan[clients]')")
+    return pytest.importorskip(name, reason=f"{name} is not installed (pip install --group clients)")
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ COMPILED = register(
         "cpu",
         cpu.unsupported_reason,
         title="C kernels",
-        details=cpu.compiler_version,
+        details=cpu.origin,
         in_c=True,
         many_chunks=True,
     )

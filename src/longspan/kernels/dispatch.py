@@ -28,7 +28,7 @@ class Backend:
         device: the type of the devices on which ``"auto"`` takes it; ``"any"`` for all; None if it runs only by name.
         unsupported: a function of tensors that returns why no kernel of it can run on them, or None.
         title: its kernels in a report: ``"C kernels"``.
-        details: a function that returns the version of a compiler, or None.
+        details: a function that returns where its kernels are from, or None.
         in_c: whether scores, choices and whole decoding steps run in C beside its kernels.
         many_chunks: whether its kernels take several query chunks, each with tokens of its own, in one call.
     """

@@ -62,7 +62,7 @@ def describe_kernels(impl: Impl, device: torch.device) -> tuple[str, str | None]
         first = f"{backend.title}; " if backend.title else ""
         words = f"auto ({first}torch operations{' if they do not apply' if first else ''})"
     details = backend.details()
-    return words if details is None else f"{words}; by {details}", None
+    return words if details is None else f"{words}; {details}", None
 
 
 def unrecordable(model: PreTrainedModel, attender: Attender, layers: Sequence[Layer], kv_tier: KVTier) -> str | None:

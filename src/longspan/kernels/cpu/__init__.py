@@ -1,4 +1,4 @@
-"""Kernels in C for a CPU: the library that they are compiled to, whether it is there, and calls of its kernels.
+"""Kernels in C for a CPU: the library that they are in, whether it is there, and calls of its kernels.
 
 The ``compiled.py`` of each kernel's folder calls it. The sources are in ``src/``; ``structs.h`` there declares what is
 handed over. A call releases the interpreter's lock while it runs.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -20,10 +21,12 @@ import torch
 from torch import Tensor
 
 from longspan.kernels.cpu.build import BuildError, compiler, library_for, version
+from longspan.kernels.cpu.levels import Level, shipped
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # as in vectors.h
 LANES = 8  # head sizes are multiples of it
-SWITCH = "LONGSPAN_COMPILED"  # set to 0, an environment variable that disables the library
+# An environment variable: 0 disables the library, ``here`` has it compiled, a level's name takes that of the wheel.
+SWITCH, HERE = "LONGSPAN_COMPILED", "here"
 DECODE_ROWS = 2  # query rows up to which each reads its keys by itself
 _TILE = 192  # query rows of a tile, as in tile.h
 
@@ -74,18 +77,27 @@ def disabled() -> AbstractContextManager[None]:
     return settings(enabled=False)
 
 
+def _level() -> Level | None:
+    """The library of the wheel that this process takes; None if it takes one that is compiled here."""
+    asked = os.environ.get(SWITCH, "")
+    return None if asked == HERE else shipped(None if asked in ("", "1") else asked)
+
+
 @lru_cache(maxsize=1)
 def _loaded() -> ctypes.CDLL | str:
-    """The library, or why there is none; looked for once a process."""
+    """The library, or why there is none; looked for once a process, and if there is none, that is said once."""
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0 is set"
     try:
-        with library_for(compiler()) as path:
+        level = _level()
+        with library_for(compiler()) if level is None else nullcontext(level.file) as path:
             library = ctypes.CDLL(str(path))
         library.longspan_run.argtypes = [ctypes.c_char_p, _COUNT, _ADDRESS, ctypes.c_char_p, _COUNT, _ADDRESS]
         library.longspan_run.restype = ctypes.c_char_p
     except Exception as error:  # whatever is wrong with a compiler or a folder, torch's operations give the same
-        return str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
+        print(f"longspan: no C kernels, so a token takes several times as long: {reason}", file=sys.stderr)
+        return reason
     return library
 
 
@@ -99,17 +111,19 @@ def unavailable_reason() -> str | None:
 
 def forget() -> None:
     """Forget what was loaded, or why nothing was, so that the next call looks for the library again."""
-    for cached in (_loaded, compiler_version, _address, _packed_steps):
+    for cached in (_loaded, origin, _address, _packed_steps):
         cached.cache_clear()
 
 
 @lru_cache(maxsize=1)
-def compiler_version() -> str:
-    """The compiler of the library, for reports."""
+def origin() -> str:
+    """Where the library is from, for reports: a level of the wheel, or the compiler that made it here."""
+    if (level := _level()) is not None:
+        return f"from the wheel, for {level.name}"
     try:
-        return version(compiler())
+        return f"compiled here by {version(compiler())}"
     except BuildError:  # it was there when the library was compiled
-        return "a compiler that is no longer there"
+        return "compiled here by a compiler that is no longer there"
 
 
 def unsupported_reason(q: Tensor, *others: Any) -> str | None:

@@ -18,14 +18,13 @@ from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 
 from longspan import files
 from longspan.kernels.cpu import failures, structs
+from longspan.kernels.cpu.levels import FLAGS
 from longspan.signals import deferred_signals
 
 SOURCES = Path(__file__).parent / "src"
 COMPILERS = ("cc", "gcc", "clang")
-# The same memory is read as bytes, as integers and as fp32, which strict aliasing rules out.
-_LOOSE = ("-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing")
-FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", *_LOOSE)
-NATIVE = ("-march=native", "-mcpu=native")  # the second is what some compilers for Arm know instead
+# On Arm none: of a processor with SVE gcc makes single numbers of the vectors, and nothing else changes (levels.py).
+NATIVE = () if platform.machine() in ("aarch64", "arm64") else ("-march=native", "-mcpu=native")
 _ASSEMBLER = "Assembler messages"  # how the messages of GNU as begin
 SECONDS = 120  # more than a compiler takes on a slow machine
 _NEEDED = 8 << 20  # bytes: several times the size of the library and a compiler's temporary files
