@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from longspan.hf import LongspanCache as LongspanCache
     from longspan.hf import Report as Report
     from longspan.hf import calibrate as calibrate
+    from longspan.hf import drafts_of as drafts_of
     from longspan.hf import extend as extend
     from longspan.hf import extended as extended
     from longspan.hf import graphed as graphed
@@ -64,7 +65,7 @@ _WHERE = {
     "documents": ("Answer", "Document", "Passage", "read"),
     "errors": ("AttachError", "CacheError", "CalibrationError", "DocumentError", "LongspanError"),
     "hf": (
-        "LongspanCache", "Report", "calibrate", "extend", "extended", "graphed", "inspect", "new_cache", "progress",
+        "LongspanCache", "Report", "calibrate", "drafts_of", "extend", "extended", "graphed", "inspect", "new_cache", "progress",
         "restore",
     ),
     "loading.models": ("load",),

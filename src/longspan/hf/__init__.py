@@ -1,6 +1,6 @@
 """The transformers side: probe a model, attach a method to it, keep its cache."""
 
-from longspan.hf.attach import extend, extended, inspect, new_cache, restore
+from longspan.hf.attach import drafts_of, extend, extended, inspect, new_cache, restore
 from longspan.hf.cache import LongspanCache
 from longspan.hf.calibration.calibrate import calibrate, calibrate_each, measure_recall
 from longspan.hf.graphs import graphed
@@ -13,6 +13,7 @@ __all__ = [
     "Report",
     "calibrate",
     "calibrate_each",
+    "drafts_of",
     "extend",
     "extended",
     "graphed",

@@ -14,9 +14,12 @@ from transformers import PreTrainedModel
 
 from longspan.attend import Attender
 from longspan.calibration import Calibration
+from longspan.drafting import Drafts
 from longspan.errors import LongspanError
 from longspan.hf import interface
 from longspan.hf.cache import LongspanCache
+from longspan.hf.drafted import drafting_of, shadow_drafted, unshadow_drafted
+from longspan.hf.drafting import Draft, check_draft
 from longspan.hf.generation import shadow, unshadow
 from longspan.hf.hooks import Attachment
 from longspan.hf.prepare import prepare
@@ -45,6 +48,7 @@ def extend(
     kv_tier: KVTier = "device",
     kv_dir: str | os.PathLike[str] | None = None,
     length: int | None = None,
+    draft: Draft | None = None,
     **parameters: Any,
 ) -> Report:
     """Let a model read beyond its window, in place.
@@ -76,6 +80,11 @@ def extend(
             folder for temporary files. The files have no names and are deleted with the cache or the process.
         length: tokens of the longest prompt and its answer, for ``"auto"`` and for methods with a target length
             that have no value of their own.
+        draft: draft the tokens of ``generate`` and verify several in one forward: ``"lookup"`` proposes what followed
+            the last tokens where they stood before in the text; ``"auto"`` does so for greedy and sampled answers and
+            leaves beams and assisted decoding alone, which a named drafter refuses. Every token is the method's own,
+            greedy or sampled; the number drafted follows what was accepted and what forwards take. See
+            ``docs/drafting.md``.
         parameters: those of the method or of its angles, if it is given by its name or class:
             ``extend(model, "dca", chunk_size=3)`` is ``extend(model, DCA(chunk_size=3))``.
 
@@ -83,7 +92,8 @@ def extend(
         The layers that run the method, the layers that stay stock, and the reasons.
 
     Raises:
-        AttachError: a layer is not supported, or there is none to attach to; the model is unchanged.
+        AttachError: a layer is not supported, or there is none to attach to, or ``draft`` does not support the model;
+            the model is unchanged.
         CalibrationError: the calibration cannot be read or belongs to another model; the model is unchanged.
         CacheError: ``kv_tier`` does not support this method on this device; the model is unchanged.
         LongspanError: a parameter is unknown or invalid, ``kv_dir`` included, or the named ``impl`` cannot run.
@@ -97,11 +107,13 @@ def extend(
                 model, method, window=window, angles=angles, impl=impl, calibration=calibration, kv_tier=kv_tier,
                 kv_dir=kv_dir, length=length, **parameters,
             )  # fmt: skip
+            attachment = Attachment(inner, attender, layers, report)
+            attachment.drafting = drafting_of(attachment, inner, draft)
         except BaseException:
             if previous is not None:
                 _attach(inner, previous)
             raise
-        _attach(inner, Attachment(inner, attender, layers, report))
+        _attach(inner, attachment)
         if report.reason is not None:
             tell(f"{report.method.name}: {report.reason}")
         return report
@@ -116,6 +128,7 @@ def restore(model: PreTrainedModel) -> None:
         if attachment is not None:
             with alone(model):
                 attachment.detach(model)
+                unshadow_drafted(model)
                 unshadow(model)
                 del _attached[model]
 
@@ -128,7 +141,7 @@ def extended(
 
     Args:
         options: those of ``extend``: ``window``, ``angles``, ``impl``, ``calibration``, ``kv_tier``, ``kv_dir``,
-            ``length``, and parameters of the method.
+            ``length``, ``draft``, and parameters of the method.
     """
     inner = unwrap(model)
     with _changing:
@@ -150,7 +163,7 @@ def inspect(
 
     Args:
         options: those of ``extend``: ``window``, ``angles``, ``impl``, ``calibration``, ``kv_tier``, ``kv_dir``,
-            ``length``, and parameters of the method.
+            ``length``, ``draft``, and parameters of the method.
 
     Raises:
         LongspanError: the model is extended already; and what ``extend`` raises.
@@ -163,6 +176,7 @@ def examine(
 ) -> tuple[Report, Attender, list[Layer]]:
     """``prepare`` for a model that is not extended, while no other thread changes it."""
     inner = unwrap(model)
+    check_draft(options.pop("draft", None))
     with _changing:
         if inner in _attached:
             raise LongspanError(
@@ -187,6 +201,15 @@ def attached_to(model: PreTrainedModel) -> Attachment:
     return attachment
 
 
+def drafts_of(model: PreTrainedModel) -> Drafts | None:
+    """What was drafted for the last answer of ``generate`` in this thread; None if the model does not draft.
+
+    Raises:
+        LongspanError: the model is not extended.
+    """
+    return attached_to(model).thread.drafts
+
+
 def new_cache(model: PreTrainedModel) -> LongspanCache:
     """An empty cache for an extended model, to be kept over several calls.
 
@@ -199,6 +222,8 @@ def new_cache(model: PreTrainedModel) -> LongspanCache:
 def _attach(model: PreTrainedModel, attachment: Attachment) -> None:
     attachment.attach(model)
     shadow(model, attachment)
+    if attachment.drafting is not None:
+        shadow_drafted(model, attachment, attachment.drafting)
     _attached[model] = attachment
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from longspan.attend import ForwardState, LayerCall
+from longspan.drafting import Drafts
 from longspan.errors import LongspanError
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.interface import NAME
@@ -146,10 +147,13 @@ class ThreadState(threading.local):
     Attributes:
         running: the forward that it is in. run: see ``Forward``; of the forwards that follow.
         began: whether the decoder ran since the model around it began. uncached: whether the caller passed no cache.
+        answer: the answer that is drafted, as the model's steps are then. drafts: what was, for the last one.
     """
 
     running: Forward | None = None
     run: StoredRun | None = None
+    answer: Any = None
+    drafts: Drafts | None = None
     began, uncached = True, False
 
 

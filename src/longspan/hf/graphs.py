@@ -18,22 +18,19 @@ from transformers import PreTrainedModel
 
 from longspan.attend import RecordedStep
 from longspan.errors import CacheError, LongspanError, check_count
-from longspan.hf.argument import CACHE_ARGUMENT, given_cache
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.attach import attached_to, attachment_of
 from longspan.hf.cache import LongspanCache, StoreLayer
 from longspan.hf.hooks import Attachment
 from longspan.hf.interface import left_padding
 from longspan.hf.position_ids import numbering
+from longspan.hf.steps import stepped_cache
 from longspan.kernels.gpu import tiles
 from longspan.memory import Slot
 from longspan.model.describe import unrecordable
 from longspan.model.unwrap import unwrap
 
 _WARM = 2  # runs before a recording: kernels are compiled and libraries take their memory then
-_PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "cache", "past_key_values", "use_cache"}
-_PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
-_TRUE = "use_cache", "return_dict"  # unless they are left out
-_MORE = "output_hidden_states", "output_attentions"  # that a config may ask for
 _CACHE = object()  # stands for the cache in what a model returns
 
 
@@ -63,7 +60,8 @@ def graphed(model: PreTrainedModel, *, room: int = 1024) -> Iterator[None]:
     if isinstance(model.forward, _Decoding):
         raise LongspanError("the model is inside longspan.graphed already")
     reason = (
-        unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
+        ("its answers are drafted, in steps of several tokens" if attachment.drafting is not None else None)
+        or unrecordable(model, attachment.attender, attachment.layers, attachment.report.kv_tier)
         or why_no_graph(model.device)
         or tiles.unsupported_reason(torch.empty(0, dtype=model.dtype, device=model.device))
     )
@@ -141,13 +139,7 @@ class _Decoding:
 
     def _decodes(self, arguments: dict[str, Any]) -> LongspanCache | None:
         """The cache of a call that is a decoding step; None for any other."""
-        ids, cache, mask = arguments.get("input_ids"), given_cache(arguments), arguments.get("attention_mask")
-        others = [x for name, x in arguments.items() if name not in _PLAIN and x is not None and x is not False]
-        one = isinstance(ids, Tensor) and ids.dim() == 2 and ids.shape[1] == 1
-        one = one and (mask is None or (isinstance(mask, Tensor) and mask.dim() == 2))
-        plain = not others and False not in (arguments.get(name, True) for name in _TRUE)
-        plain = plain and not any(getattr(self.model.config, name, False) for name in _MORE)
-        if one and plain and isinstance(cache, LongspanCache) and cache.get_seq_length():
+        if (cache := stepped_cache(arguments, self.model.config)) is not None:
             if (reason := self._why_not_now()) is None:
                 return cache
             warnings.warn(f"a decoding step inside longspan.graphed was not recorded: {reason}", stacklevel=3)

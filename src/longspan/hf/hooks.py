@@ -20,6 +20,7 @@ from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here, put_cache
 from longspan.hf.cache import LongspanCache, StoreLayer
+from longspan.hf.drafting import Drafting
 from longspan.hf.calls import compute, each_guess_alone
 from longspan.hf.forward import (
     Forward,
@@ -67,6 +68,7 @@ class Attachment(NeverCopied):
         self._rotary = watched(model, [layer.rope.table for layer in layers if layer.rope is not None])
         self._generates = model.can_generate()
         self.observer: InputObserver | None = None
+        self.drafting: Drafting | None = None
 
     def attach(self, model: PreTrainedModel) -> None:
         """Put the method on the model; everything that can fail was tried in the probe."""

@@ -11,7 +11,7 @@ from longspan.methods import METHODS, Method
 from longspan.methods.parse import parse_method, split_spec
 from longspan.rope import Angles
 
-SETTINGS = ("window", "angles", "impl", "calibration", "kv_tier", "kv_dir", "length")
+SETTINGS = ("window", "angles", "impl", "calibration", "kv_tier", "kv_dir", "length", "draft")
 """The keywords of ``extend`` that are not a method's."""
 
 

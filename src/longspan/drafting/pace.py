@@ -1,0 +1,114 @@
+"""How many tokens are drafted: by how often drafts were accepted, and what forwards took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST = 15  # tokens; with the one before them 16, which packed weights multiply as they multiply one
+_TRIED = 4.0  # tokens that a kind counts as tried before any is
+_ACCEPTED = {"2": 0.4, "3": 0.6, "4": 0.75, "8": 0.9}  # the first share of those, by the tokens alike
+_KEEP = 0.95  # of a count at the next verification
+_RECALL = 0.01  # of the first count comes back when a proposal is not tried, so that it is again one day
+_LOST = 0.02  # of an answer's time that drafts may have cost it
+
+
+@dataclass
+class _Count:
+    """Drafted tokens of a kind: how many were reached, and how many of these accepted."""
+
+    tried: float
+    accepted: float
+
+    @classmethod
+    def first(cls, kind: str) -> _Count:
+        return cls(_TRIED, _ACCEPTED.get(kind.split()[0], 0.8) * _TRIED)
+
+    @property
+    def share(self) -> float:
+        return self.accepted / self.tried
+
+
+class Record:
+    """What a model's drafts were worth so far, over all answers.
+
+    The seconds of a forward over those of one without drafts are a line in its drafted tokens.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, _Count] = {}
+        self._guessed = _sums(1, 1.15), _sums(MOST, 2.2)  # two forwards that nobody measured
+        self._measured = [0.0] * 5
+
+    def cost(self, drafted: int) -> float:
+        """The seconds of a forward with so many drafted tokens, over those of one without."""
+        w, n, nn, y, ny = (sum(own) for own in zip(self._measured, *self._guessed, strict=True))
+        slope = max((w * ny - n * y) / (w * nn - n * n), 0.0)
+        return max((y - slope * n) / w + slope * drafted, 1.0)
+
+    def took(self, drafted: int, cost: float) -> None:
+        """A forward with drafted tokens had this cost."""
+        new = _sums(drafted, cost)
+        self._measured = [_KEEP * x + more for x, more in zip(self._measured, new, strict=True)]
+
+    def share(self, kind: str) -> float:
+        """The share of drafted tokens of a kind that are accepted if the one before is."""
+        return self._count(kind).share
+
+    def accepted(self, kind: str, reached: int, accepted: int) -> None:
+        """So many of a kind were reached, and so many of these accepted."""
+        count = self._count(kind)
+        count.tried, count.accepted = _KEEP * count.tried + reached, _KEEP * count.accepted + accepted
+
+    def passed_over(self, kind: str) -> None:
+        """A proposal of this kind was not tried."""
+        count, first = self._count(kind), _Count.first(kind)
+        count.tried += _RECALL * (first.tried - count.tried)
+        count.accepted += _RECALL * (first.accepted - count.accepted)
+
+    def _count(self, kind: str) -> _Count:
+        return self._counts.setdefault(kind, _Count.first(kind))
+
+
+class Pace:
+    """The lengths of one answer's drafts.
+
+    A length is the one with the most tokens a second expected. Nothing is drafted if no length has more of them than a
+    forward without drafts, nor while drafts have cost the answer more than 2% of its time.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._plain = self._elapsed = self._lost = 0.0
+
+    def length(self, kind: str, most: int) -> int:
+        """How many tokens of a proposal of ``most`` tokens to verify, 0 for none."""
+        record, most = self._record, min(most, MOST)
+        if not self._plain or most < 1 or self._lost > _LOST * self._elapsed:
+            return 0
+        share, reached, expected, best, length = record.share(kind), 1.0, 1.0, 1.0, 0
+        for n in range(1, most + 1):
+            reached *= share
+            expected += reached
+            if expected / record.cost(n) > best:
+                best, length = expected / record.cost(n), n
+        if not length:
+            record.passed_over(kind)
+        return length
+
+    def took(self, drafted: int, seconds: float) -> None:
+        """A forward with so many drafted tokens took so long."""
+        self._elapsed += seconds
+        if drafted:
+            self._lost += seconds - self._plain
+            self._record.took(drafted, seconds / self._plain)
+        else:  # a pause of the machine is no property of the model
+            self._plain += 0.2 * (min(seconds, 2 * self._plain) - self._plain) if self._plain else seconds
+
+    def accepted(self, kind: str, drafted: int, accepted: int, *, ended: bool) -> None:
+        """Of drafted tokens so many were accepted; the next one was not, unless the answer ``ended`` before."""
+        self._lost -= accepted * self._plain
+        self._record.accepted(kind, accepted + (accepted < drafted and not ended), accepted)
+
+
+def _sums(n: int, cost: float) -> tuple[float, ...]:
+    return 1.0, n, n * n, cost, n * cost
