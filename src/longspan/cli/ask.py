@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from longspan.loading.models import load_model, load_tokenizer
 if TYPE_CHECKING:
     from longspan.documents import Answer, Document, Passage
     from longspan.documents.manifest import Facts
+    from longspan.drafting import Drafts
 
 
 @options.examples(
@@ -31,6 +33,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
     model: options.ReaderModel = None,
     max_new_tokens: options.AnswerTokens = 200,
+    draft: options.Draft = None,
     temperature: sampling.Temperature = None,
     top_p: sampling.TopP = None,
     top_k: sampling.TopK = None,
@@ -61,8 +64,9 @@ def ask(
     console = notes(quiet)
     with hushed(quiet), warnings_said(console, "note"):
         opened = open_with_model(
-            document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights
-        )
+            document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights,
+            draft=draft,
+        )  # fmt: skip
     stream = None if as_json else typed
     if passages or html is not None:
         answer, attended = opened.ask_attended(question, max_new_tokens, stream=stream, **writing)
@@ -107,8 +111,9 @@ def computed_as(facts: Facts, dtype: str, weights: str) -> tuple[str, str]:
 
 
 def open_with_model(
-    path: Path, model: str | None, *, verify: bool, kv_tier: str, device: str, weights: str, others: bool
-) -> Document:
+    path: Path, model: str | None, *, verify: bool, kv_tier: str, device: str, weights: str, others: bool,
+    draft: str | None,
+) -> Document:  # fmt: skip
     """A document with the model that read it, or with its other weights if ``others`` may answer.
 
     Raises:
@@ -120,7 +125,10 @@ def open_with_model(
     dtype, weights = computed_as(facts, "auto", weights)
     loaded = load_model(name, window=facts.window, dtype=dtype, weights=weights, device=device)
     tokenizer = load_tokenizer(name, loaded)
-    return Document.open(path, loaded, tokenizer, verify=verify, kv_tier=kv_tier, other_weights=others)
+    return Document.open(
+        path, loaded, tokenizer, verify=verify, kv_tier=kv_tier, other_weights=others,
+        draft=draft,  # type: ignore[arg-type]  # extend checks the value
+    )  # fmt: skip
 
 
 def typed(text: str) -> None:
@@ -132,7 +140,17 @@ def typed(text: str) -> None:
 def as_plain(answer: Answer, passages: bool) -> dict[str, Any]:
     """An answer as plain values."""
     shown = [vars(one) for one in answer.passages or ()] if passages else None
-    return vars(answer) | {"tokens": list(answer.tokens), "passages": shown}
+    return vars(answer) | {"tokens": list(answer.tokens), "passages": shown, **drafts_plain(answer.drafts)}
+
+
+def drafts_plain(drafts: Drafts | None) -> dict[str, Any]:
+    """What was drafted for an answer as a plain value."""
+    return {"drafts": None if drafts is None else asdict(drafts)}
+
+
+def drafts_words(drafts: Drafts | None) -> str:
+    """What was drafted for an answer, in words; nothing if the model does not draft."""
+    return "" if drafts is None else f", {drafts.drafted:,} drafted of which {drafts.accepted:,} were accepted"
 
 
 def passage_lines(passages: tuple[Passage, ...]) -> list[str]:
@@ -154,4 +172,4 @@ def in_words(answer: Answer, max_new_tokens: int) -> str:
         words += f", {answer.bytes_read / 2**20:,.1f} MiB read from disk"
     if answer.peak_anonymous is not None:
         words += f", {answer.peak_anonymous / 2**20:,.0f} MiB of memory at most"
-    return words + sampling.cut_words(answer.finish, max_new_tokens)
+    return words + drafts_words(answer.drafts) + sampling.cut_words(answer.finish, max_new_tokens)

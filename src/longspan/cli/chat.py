@@ -30,6 +30,7 @@ def chat(
     document: options.DocumentArgument,
     model: options.ReaderModel = None,
     max_new_tokens: options.AnswerTokens = 200,
+    draft: options.Draft = None,
     temperature: sampling.Temperature = None,
     top_p: sampling.TopP = None,
     top_k: sampling.TopK = None,
@@ -57,8 +58,9 @@ def chat(
     console, results = notes(quiet), notes(False)  # what a command was asked for is a result, whether quiet or not
     with hushed(quiet), warnings_said(console, "note"):
         opened = open_with_model(
-            document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights
-        )
+            document, model, verify=verify, kv_tier=kv_tier, device=device, weights=weights, others=allow_other_weights,
+            draft=draft,
+        )  # fmt: skip
     say(console, f"{opened.tokens:,} tokens. {COMMANDS}")
     talk = Conversation(opened)
     for line in _lines(console):

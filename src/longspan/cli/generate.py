@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from longspan.cli import options, sampling
-from longspan.cli.ask import typed
+from longspan.cli.ask import drafts_plain, drafts_words, typed
 from longspan.cli.output import hushed, notes, prefill_bar, print_json, refusals, say
 from longspan.cli.texts import check_text, read_text
 from longspan.errors import LongspanError
@@ -37,6 +37,7 @@ def generate(
     kv_tier: options.KvTier = "device",
     kv_dir: options.KvDir = None,
     max_new_tokens: options.AnswerTokens = 128,
+    draft: options.Draft = None,
     temperature: sampling.Temperature = None,
     top_p: sampling.TopP = None,
     top_k: sampling.TopK = None,
@@ -86,7 +87,7 @@ def generate(
     with hushed(quiet), refusals():
         report = longspan.extend(
             loaded, selected, window=window, calibration=calibration, length=tokens + max_new_tokens, kv_dir=kv_dir,
-            kv_tier=kv_tier,  # type: ignore[arg-type]  # extend checks the value
+            kv_tier=kv_tier, draft=draft,  # type: ignore[arg-type]  # extend checks the values
         )  # fmt: skip
     name = written(selected if not isinstance(selected, str) else report.method)
     console = notes(quiet)
@@ -99,13 +100,13 @@ def generate(
     with torch.inference_mode(), prefill_bar(loaded, quiet), recorded, writing.settings(max_new_tokens) as arguments:
         out = loaded.generate(**inputs, **arguments, streamer=timer)
     answer, finish = writing.result(out[0, tokens:].tolist(), max_new_tokens)
-    figures = timer.figures(tokens)
+    figures, drafts = timer.figures(tokens), longspan.drafts_of(loaded)
     if as_json:
         about = {"model": model_name(loaded), "method": name, "window": report.window}
-        print_json({**about, "answer": answer, "finish": finish, **figures, "warnings": list(report.warnings)})
+        print_json({**about, "answer": answer, "finish": finish, **figures, **drafts_plain(drafts), "warnings": list(report.warnings)})
     else:
         typed("\n")
-        say(console, _in_words(figures) + sampling.cut_words(finish, max_new_tokens))
+        say(console, _in_words(figures) + drafts_words(drafts) + sampling.cut_words(finish, max_new_tokens))
 
 
 class _TimingStreamer:

@@ -63,6 +63,13 @@ KvDir = Annotated[
         help="The folder for --kv-tier disk or auto, on a fast disk; default: the folder for temporary files."
     ),
 ]
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        help="Draft tokens and verify several in one forward: lookup, from the text itself, or auto; the tokens stay "
+        "the method's own. Default: one token a forward.",
+    ),
+]
 AnswerTokens = Annotated[int, typer.Option(help="The largest length of an answer in tokens.", min=1)]
 
 # Commands on a document.

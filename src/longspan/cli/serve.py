@@ -130,6 +130,10 @@ def serve(
         ),
     ] = None,
     kv_disk: Annotated[str, _option("KV_DISK", "The size in bytes of all caches in --kv-dir.")] = "16G",
+    draft: Annotated[
+        str | None,
+        _option("DRAFT", "Draft tokens while one request is answered, as of `longspan generate`: lookup or auto."),
+    ] = None,
     dtype: Annotated[
         str, _option("DTYPE", "The dtype to compute in: float32, bfloat16 or float16; auto keeps the checkpoint's.")
     ] = "auto",
@@ -229,7 +233,7 @@ def serve(
             tokenizer = load_tokenizer(model, loaded)
             report = longspan.extend(
                 loaded, chosen, window=window, calibration=reduced, length=length,
-                kv_tier=kv_tier,  # type: ignore[arg-type]  # checked above
+                kv_tier=kv_tier, draft=draft,  # type: ignore[arg-type]  # checked above, and by extend
                 kv_dir=kv_dir if kv_tier in ("disk", "auto") or chosen == "auto" else None,  # "auto" may choose a tier
             )  # fmt: skip
             for warning in report.warnings:

@@ -13,7 +13,9 @@ from transformers import PreTrainedModel
 
 from longspan.documents.passages import Passage
 from longspan.documents.writing import Writing
+from longspan.drafting import Drafts
 from longspan.hf.argument import CACHE_ARGUMENT
+from longspan.hf.attach import drafts_of
 from longspan.hf.cache import LongspanCache
 from longspan.machine import usage
 from longspan.text.ends import Finish
@@ -33,6 +35,7 @@ class Answer:
         bytes_read: from disk meanwhile, by the whole process; None if the system does not say.
         peak_anonymous: the most memory of the whole process meanwhile that was no file's (RssAnon), in bytes, of looks
             10 ms apart; None if the system does not say.
+        drafts: what was drafted and accepted; None if the model does not draft.
     """
 
     text: str
@@ -43,6 +46,7 @@ class Answer:
     first_token_seconds: float
     bytes_read: int | None
     peak_anonymous: int | None
+    drafts: Drafts | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -96,4 +100,5 @@ def answer(
     tokens = rows[0, len(ids) :].tolist()
     text, finish = writing.result(tokens, max_new_tokens)
     disk = None if read is None or after is None else after - read
-    return Answer(text, tuple(tokens), finish, None, seconds, clock.first, disk, memory.most)
+    drafts = drafts_of(model)
+    return Answer(text, tuple(tokens), finish, None, seconds, clock.first, disk, memory.most, drafts)

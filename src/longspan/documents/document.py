@@ -24,6 +24,7 @@ from longspan.documents.units import Units, units_of
 from longspan.documents.writing import refuse_options
 from longspan.errors import DocumentError, check_count
 from longspan.hf.cache import LongspanCache
+from longspan.hf.drafting import Draft
 from longspan.hf.hooks import Attachment
 from longspan.methods.parse import written
 from longspan.model.unwrap import runnable
@@ -84,6 +85,7 @@ class Document:
         verify: bool = False,
         kv_tier: str = "device",
         other_weights: bool = False,
+        draft: Draft | None = None,
     ) -> Document:
         """Open what ``save`` wrote; nothing of the keys and values is read yet.
 
@@ -96,6 +98,7 @@ class Document:
             kv_tier: as of ``longspan.extend``, for a model that is not extended.
             other_weights: take a document that other weights of this model read, such as another quantisation. A
                 warning says how far its keys and values are from those of these weights. It cannot be saved.
+            draft: as of ``longspan.extend``, for a model that is not extended.
 
         Raises:
             DocumentError: it is not there, damaged, or of another model, tokenizer or method; one line for each.
@@ -103,8 +106,9 @@ class Document:
         model = runnable(model)
         check_tokenizer(tokenizer)
         folder, manifest, contents = open_document(
-            path, model, tokenizer, verify=verify, kv_tier=kv_tier, other_weights=other_weights
-        )
+            path, model, tokenizer, verify=verify, kv_tier=kv_tier, other_weights=other_weights,
+            draft=draft,
+        )  # fmt: skip
         facts = manifest.facts
         return cls(
             model, tokenizer, contents,

@@ -24,6 +24,7 @@ from longspan.documents.state import state_from
 from longspan.errors import DocumentError, LongspanError
 from longspan.hf import extend, restore
 from longspan.hf.attach import attachment_of
+from longspan.hf.drafting import Draft
 
 
 def open_document(
@@ -34,6 +35,7 @@ def open_document(
     verify: bool,
     kv_tier: str,
     other_weights: bool,
+    draft: Draft | None,
 ) -> tuple[str, Manifest, Contents]:
     """The folder, manifest and contents of a saved document, checked; see ``Document.open``."""
     folder = Folder(placed(path))
@@ -42,7 +44,7 @@ def open_document(
     with ExitStack() as undo:
         undo.callback(contents.close)
         if before is None:
-            _extend(model, folder, manifest, kv_tier)
+            _extend(model, folder, manifest, kv_tier, draft)
             undo.callback(restore, model)
         attachment = attached(model)
         live = facts_of(
@@ -75,7 +77,9 @@ def _contents(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
     return Contents(encoded, facts.sources, manifest.streams, manifest.segments, data, state, facts.kv)
 
 
-def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str) -> None:
+def _extend(
+    model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str, draft: Draft | None
+) -> None:
     """Extend a model as a manifest says."""
     facts = manifest.facts
     try:
@@ -84,6 +88,9 @@ def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier:
         raise DocumentError(f"{folder}: {error}") from None
     try:
         calibration = Calibration.load(Path(folder.path) / CALIBRATION) if facts.calibration_sha256 else None
-        extend(model, method, window=facts.window, calibration=calibration, kv_tier=kv_tier)  # type: ignore[arg-type]
+        extend(
+            model, method, window=facts.window, calibration=calibration, kv_tier=kv_tier,  # type: ignore[arg-type]
+            draft=draft,
+        )  # fmt: skip
     except (LongspanError, ValueError) as error:
         raise DocumentError(f"{folder}: the model cannot be extended as the document requires: {error}") from None

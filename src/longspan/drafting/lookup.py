@@ -24,7 +24,7 @@ class Lookup:
         self._indexed = torch.empty(0, dtype=torch.int64)
         self._keys = self._places = self._indexed  # of three tokens each, the last one first; ascending
         self._shared = 0  # of the indexed tokens, those that the text has, too
-        self._recent: dict[tuple[int, ...], int] = {}  # the last place of two and of three tokens behind those
+        self._recent: dict[tuple[int, ...], list[int]] = {}  # the places of two and of three tokens behind those
         self._known = 0  # tokens of the text that are in ``_recent`` or indexed
 
     def begin(self, tokens: Tensor) -> None:
@@ -63,27 +63,24 @@ class Lookup:
         for n in range(self._known - first, len(new)):
             for size in (2, 3):
                 if n + 1 >= size:
-                    self._recent[tuple(new[n + 1 - size : n + 1])] = first + n
+                    self._recent.setdefault(tuple(new[n + 1 - size : n + 1]), []).append(first + n)
         self._known = max(self._known, len(tokens) - 1)
 
     def _longest(self, tokens: Tensor) -> tuple[int, int]:
         """The place of the longest match, and how many tokens are alike; 0 if fewer than two."""
         if len(tokens) < 3:
             return 0, 0
-        last = tokens[-3:].tolist()
-        places = [x for key in (tuple(last), tuple(last[1:])) if (x := self._recent.get(key)) is not None]
-        a, b, c = last
-        for low, high in ((_key(c, b, a), _key(c, b, a)), (_key(c, b, 0), _key(c, b + 1, 0) - 1)):
-            first = int(torch.searchsorted(self._keys, low))
-            stop = int(torch.searchsorted(self._keys, high, right=True))
-            own = self._places[first:stop] if low == high else self._places[first:stop].sort().values
-            own = own[own < min(self._shared, len(tokens) - 1)][-_LAST:]
-            places += own.tolist()
-            if len(own):
+        a, b, c = tokens[-3:].tolist()
+        for key, low, high in (((a, b, c), _key(c, b, a), _key(c, b, a)), ((b, c), _key(c, b, 0), _key(c, b + 1, 0) - 1)):
+            first, stop = torch.searchsorted(self._keys, low), torch.searchsorted(self._keys, high, right=True)
+            own = self._places[first:stop]
+            own = own[own < min(self._shared, len(tokens) - 1)]
+            places = [*(own if len(key) == 3 else own.sort().values)[-_LAST:].tolist(), *self._recent.get(key, ())[-_LAST:]]
+            if places:
                 break
-        if not places:
+        else:
             return 0, 0
-        at = torch.tensor(sorted(set(places)))
+        at = torch.tensor(places)  # ascending: the recent ones are behind the indexed ones
         deep = min(_DEEP, len(tokens))
         back = at[:, None] - torch.arange(deep)
         alike = (tokens[back.clamp(min=0)] == tokens[-deep:].flip(0)) & (back >= 0)

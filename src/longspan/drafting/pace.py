@@ -38,6 +38,7 @@ class Record:
         self._counts: dict[str, _Count] = {}
         self._guessed = _sums(1, 1.15), _sums(MOST, 2.2)  # two forwards that nobody measured
         self._measured = [0.0] * 5
+        self.longest = 1  # draft that was measured
 
     def cost(self, drafted: int) -> float:
         """The seconds of a forward with so many drafted tokens, over those of one without."""
@@ -47,6 +48,7 @@ class Record:
 
     def took(self, drafted: int, cost: float) -> None:
         """A forward with drafted tokens had this cost."""
+        self.longest = max(self.longest, drafted)
         new = _sums(drafted, cost)
         self._measured = [_KEEP * x + more for x, more in zip(self._measured, new, strict=True)]
 
@@ -82,7 +84,8 @@ class Pace:
 
     def length(self, kind: str, most: int) -> int:
         """How many tokens of a proposal of ``most`` tokens to verify, 0 for none."""
-        record, most = self._record, min(most, MOST)
+        record = self._record
+        most = min(most, MOST, 2 * record.longest + 1)  # nobody knows yet what much longer ones cost
         if not self._plain or most < 1 or self._lost > _LOST * self._elapsed:
             return 0
         share, reached, expected, best, length = record.share(kind), 1.0, 1.0, 1.0, 0

@@ -12,6 +12,7 @@ from longspan.hf.cache import LongspanCache
 
 _PLAIN = {"input_ids", "attention_mask", "position_ids", "cache_position", "cache", "past_key_values", "use_cache"}
 _PLAIN |= {"return_dict", "logits_to_keep"}  # what a decoding step may be given
+_PLAIN.add("tokenizer")  # of generate, for stop strings, which hands it on to the model
 _TRUE = "use_cache", "return_dict"  # unless they are left out
 _MORE = "output_hidden_states", "output_attentions"  # that a config may ask for
 

@@ -21,7 +21,7 @@ from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 from openai.types.completion_choice import Logprobs
-from openai.types.completion_usage import PromptTokensDetails
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
 from pydantic import BaseModel
 
 from longspan.documents import Passage
@@ -36,13 +36,18 @@ def _json(answer: BaseModel) -> str:
 
 
 def usage(end: Finished) -> CompletionUsage:
-    """The token counts of an answer."""
-    return CompletionUsage(
+    """The token counts of an answer, those drafted as OpenAI counts predicted ones."""
+    counts = CompletionUsage(
         prompt_tokens=end.prompt,
         completion_tokens=end.completion,
         total_tokens=end.prompt + end.completion,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=end.cached),
     )
+    if (drafts := end.drafts) is not None:
+        counts.completion_tokens_details = CompletionTokensDetails(
+            accepted_prediction_tokens=drafts.accepted, rejected_prediction_tokens=drafts.drafted - drafts.accepted
+        )
+    return counts
 
 
 class Format(ABC):

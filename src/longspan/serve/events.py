@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longspan.documents import Passage
+from longspan.drafting import Drafts
 from longspan.serve.messages import Call
 from longspan.text.ends import Finish
 
@@ -66,6 +67,7 @@ class Finished:
         prefill, decode: seconds of computing, of the prompt to the first token and of the tokens after it.
         turns: seconds between its steps, in which other requests and texts had their turns.
         attended: computes the passages; None if they were not requested.
+        drafts: what was drafted and accepted; None if the server does not draft.
     """
 
     finish: Finish | Literal["tool_calls"]
@@ -77,6 +79,7 @@ class Finished:
     decode: float
     turns: float
     attended: Callable[[], AttendedPassages] | None
+    drafts: Drafts | None = None
 
 
 Event = Delta | PromptProgress | Finished | Exception

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -13,10 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from longspan.documents import Document
+from longspan.documents.contents import attached
 from longspan.documents.passages import Attended
 from longspan.errors import LongspanError, one_line
 from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.hf.cache import LongspanCache
+from longspan.hf.drafted import drafted
+from longspan.hf.drafting import DraftedAnswer
 from longspan.hf.joined import JoinedCache
 from longspan.hf.logits import last_logits
 from longspan.serve.answer_text import AnswerText
@@ -94,6 +98,10 @@ class Generation:
         self._submitted = time.perf_counter()
         self._started = 0.0
         self._prefill = self._decode = 0.0  # seconds of computing
+        drafting = attached(host.model).drafting
+        self._drafted = None if drafting is None else DraftedAnswer(drafting)
+        if self._drafted is not None:
+            self._drafted.follow(self._prompt_length + request.max_tokens, frozenset(self._ends))
         self.cancelled = False
         self.joined: JoinedCache | None = None
         self._ahead: tuple[Tensor, float] | None = None  # logits of the next token, and the seconds that they took
@@ -114,6 +122,8 @@ class Generation:
     def cache(self) -> LongspanCache:
         """The cache of the tokens before ``next_id``."""
         assert self._prefix is not None
+        if self._drafted is not None:
+            self._drafted.settle(ended=True)  # several answers' tokens are computed together, and none are drafted
         return self._prefix.cache
 
     def take(self, logits: Tensor, seconds: float) -> None:
@@ -180,10 +190,18 @@ class Generation:
     def _forward(self, ids: Tensor, prefix: PrefixCache) -> Tensor:
         model = self._host.model
         more = {**self._last_logits, CACHE_ARGUMENT: prefix.cache}
-        out = model(input_ids=ids[None].to(model.device), use_cache=True, **more)
+        with self._drafts():
+            out = model(input_ids=ids[None].to(model.device), use_cache=True, **more)
         prefix.tokens += len(ids)
         logits: Tensor = out.logits[0, -1]
         return logits
+
+    def _drafts(self) -> AbstractContextManager[None]:
+        """A forward in this block may verify drafts of the answer, or be one that did."""
+        if self._drafted is None:
+            return nullcontext()
+        self._drafted.tokens = self._ids[None, : self._length]
+        return drafted(attached(self._host.model), self._drafted)
 
     def _append(self, token: Token) -> bool:
         """Append a token to the answer; returns whether another one follows."""
@@ -196,6 +214,7 @@ class Generation:
             self._emit(delta)
         if finish is None:
             return True
+        self._end_drafts()
         if not self._text.stopped and self._request.digest is not None:
             answer = self._ids[self._prompt_length : self._length - (token.id in self._ends)]
             whole = str(self._host.tokenizer.decode(answer.tolist(), skip_special_tokens=True))
@@ -237,6 +256,7 @@ class Generation:
             finish, self._prompt_length, self._reused, self._length - self._prompt_length,
             self._started - self._submitted, self._prefill, self._decode, turns,
             None if attended is None else partial(self._passages, attended),
+            None if self._drafted is None else self._drafted.drafts,
         )  # fmt: skip
 
     def _passages(self, attended: Attended | str) -> AttendedPassages:
@@ -250,8 +270,13 @@ class Generation:
         attended = replace(attended, shown=min(attended.shown, shown))
         return AttendedPassages(attended.passages() or attended.heaviest(), each)
 
+    def _end_drafts(self) -> None:
+        if self._drafted is not None:
+            self._drafted.end()
+
     def close(self) -> None:
         """Return the cache for requests with this prefix."""
+        self._end_drafts()
         prefix, self._prefix, self.joined = self._prefix, None, None
         # Of a document that was deleted meanwhile nothing is kept.
         if prefix is not None and (prefix.document is None or prefix.document in self._host.documents()):

@@ -39,6 +39,9 @@ class Metrics:
         """Count the tokens and seconds of an answer."""
         for kind, count in (("prompt", end.prompt), ("cached", end.cached), ("completion", end.completion)):
             self._tokens.labels(kind).inc(count)
+        if (drafts := end.drafts) is not None:
+            self._tokens.labels("drafted").inc(drafts.drafted)
+            self._tokens.labels("accepted").inc(drafts.accepted)
         for phase in ("queued", "prefill", "decode", "turns"):
             self._seconds.labels(phase).observe(getattr(end, phase))
 
