@@ -40,8 +40,9 @@ ALLOWED: dict[str, set[str]] = {
     "attend": BELOW_ATTEND - {"machine"},
     "paged": (BELOW_ATTEND | {"attend"}) - {"calibration", "machine", "memory"},
     "model": BELOW_ATTEND | {"attend", "terminal"},
-    "hf": BELOW_ATTEND | {"attend", "model", "terminal", "text", "weights"},
+    "hf": BELOW_ATTEND | {"attend", "drafting", "model", "terminal", "text", "weights"},
     "weights": {"errors", "kernels"},
+    "drafting": set(),
     "loading": {"bundled", "deferred", "errors", "files", "hf", "install", "kernels", "machine", "methods", "model"}
     | {"rope", "weights"},
 }

@@ -65,8 +65,8 @@ _WHERE = {
     "documents": ("Answer", "Document", "Passage", "read"),
     "errors": ("AttachError", "CacheError", "CalibrationError", "DocumentError", "LongspanError"),
     "hf": (
-        "LongspanCache", "Report", "calibrate", "drafts_of", "extend", "extended", "graphed", "inspect", "new_cache", "progress",
-        "restore",
+        "LongspanCache", "Report", "calibrate", "drafts_of", "extend", "extended", "graphed", "inspect", "new_cache",
+        "progress", "restore",
     ),
     "loading.models": ("load",),
     "methods": (

@@ -111,6 +111,26 @@ def test_what_is_looked_up_changes_no_token(method, draft):
     assert torch.equal(answer(model, ids)[0], plain) and longspan.drafts_of(model).accepted
 
 
+@pytest.mark.usefixtures("all_of_them")
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_packed_weights(weights, rows):
+    model, tokenizer = longspan.load("bundled", weights=weights, quiet=True)
+    ids = tokenizer(heldout_text()[:4000], return_tensors="pt").input_ids[0, : 300 * rows].reshape(rows, 300)
+    longspan.extend(model, "dca")
+    plain, _ = answer(model, ids)
+    longspan.extend(model, "dca", draft="lookup")
+    scripted(model, plain)
+    assert torch.equal(answer(model, ids)[0], plain) and longspan.drafts_of(model).accepted
+
+
+def test_more_than_eight_rows_are_decoded_plainly():
+    model, ids = make("llama"), prompts(1, 40).repeat(9, 1)
+    longspan.extend(model, "dca", draft="lookup")
+    answer(model, ids)
+    assert longspan.drafts_of(model).drafted == 0
+
+
 class Streamed:
     """Notes what a streamer is given."""
 
@@ -286,6 +306,19 @@ def test_calls_of_the_model_outside_of_generate_are_as_before():
 VOCABULARY = 7
 
 
+class Whole:
+    """The pace that verifies every proposal, from the first step on."""
+
+    def length(self, kind, most):
+        return most
+
+    def took(self, drafted, seconds):
+        pass
+
+    def accepted(self, kind, drafted, accepted, *, ended):
+        pass
+
+
 def test_sampled_tokens_have_the_distribution_of_plain_sampling():
     """Chi-squared, of runs of tokens whose exact distribution the model's own forwards say."""
     config = make("llama").config
@@ -304,9 +337,7 @@ def test_sampled_tokens_have_the_distribution_of_plain_sampling():
             return Proposal((2, 6)[:most], "certain")
 
     drafting.drafter, drafting.take_back = Certain, lambda drafters: None
-    drafting.pace = lambda: type("Whole", (), {
-        "length": lambda self, kind, most: most, "took": lambda self, *a: None, "accepted": lambda self, *a, ended: None,
-    })()  # fmt: skip
+    drafting.pace = Whole
     rows, temperature = 3000, 0.5
     torch.manual_seed(11)
     counts = torch.zeros(VOCABULARY, VOCABULARY, VOCABULARY)
@@ -331,7 +362,9 @@ def test_sampled_tokens_have_the_distribution_of_plain_sampling():
     assert not counts[expected == 0].any()
     common = expected >= 5
     rest = torch.tensor([float(x[~common].sum()) for x in (counts, expected)])
-    squared = float(((counts - expected)[common] ** 2 / expected[common]).sum()) + float((rest[0] - rest[1]) ** 2 / rest[1])
+    squared = float(((counts - expected)[common] ** 2 / expected[common]).sum()) + float(
+        (rest[0] - rest[1]) ** 2 / rest[1]
+    )
     freedom = int(common.sum())
     # The statistic's mean is its degrees of freedom, its variance twice those; five deviations never come by chance.
     assert squared < freedom + 5 * (2 * freedom) ** 0.5

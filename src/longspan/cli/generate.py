@@ -103,7 +103,16 @@ def generate(
     figures, drafts = timer.figures(tokens), longspan.drafts_of(loaded)
     if as_json:
         about = {"model": model_name(loaded), "method": name, "window": report.window}
-        print_json({**about, "answer": answer, "finish": finish, **figures, **drafts_plain(drafts), "warnings": list(report.warnings)})
+        print_json(
+            {
+                **about,
+                "answer": answer,
+                "finish": finish,
+                **figures,
+                **drafts_plain(drafts),
+                "warnings": list(report.warnings),
+            }
+        )
     else:
         typed("\n")
         say(console, _in_words(figures) + drafts_words(drafts) + sampling.cut_words(finish, max_new_tokens))

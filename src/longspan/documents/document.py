@@ -312,13 +312,9 @@ class Document:
     def fork(self) -> Document:
         """Another document of the same tokens, which shares their bytes; text appended to one stays there."""
         twin = Document(
-            self.model,
-            self.tokenizer,
-            self.contents,
-            layout=self.layout,
-            prefill_chunk=self.prefill_chunk,
-            source=self.source,
-        )
+            self.model, self.tokenizer, self.contents,
+            layout=self.layout, prefill_chunk=self.prefill_chunk, source=self.source,
+        )  # fmt: skip
         twin._read_under = self._read_under
         return twin
 

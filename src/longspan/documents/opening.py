@@ -77,9 +77,7 @@ def _contents(folder: Folder, manifest: Manifest, verify: bool) -> Contents:
     return Contents(encoded, facts.sources, manifest.streams, manifest.segments, data, state, facts.kv)
 
 
-def _extend(
-    model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str, draft: Draft | None
-) -> None:
+def _extend(model: PreTrainedModel, folder: Folder, manifest: Manifest, kv_tier: str, draft: Draft | None) -> None:
     """Extend a model as a manifest says."""
     facts = manifest.facts
     try:

@@ -71,11 +71,17 @@ class Lookup:
         if len(tokens) < 3:
             return 0, 0
         a, b, c = tokens[-3:].tolist()
-        for key, low, high in (((a, b, c), _key(c, b, a), _key(c, b, a)), ((b, c), _key(c, b, 0), _key(c, b + 1, 0) - 1)):
+        for key, low, high in (
+            ((a, b, c), _key(c, b, a), _key(c, b, a)),
+            ((b, c), _key(c, b, 0), _key(c, b + 1, 0) - 1),
+        ):
             first, stop = torch.searchsorted(self._keys, low), torch.searchsorted(self._keys, high, right=True)
             own = self._places[first:stop]
             own = own[own < min(self._shared, len(tokens) - 1)]
-            places = [*(own if len(key) == 3 else own.sort().values)[-_LAST:].tolist(), *self._recent.get(key, ())[-_LAST:]]
+            places = [
+                *(own if len(key) == 3 else own.sort().values)[-_LAST:].tolist(),
+                *self._recent.get(key, ())[-_LAST:],
+            ]
             if places:
                 break
         else:

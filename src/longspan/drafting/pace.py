@@ -9,7 +9,7 @@ _TRIED = 4.0  # tokens that a kind counts as tried before any is
 _ACCEPTED = {"2": 0.4, "3": 0.6, "4": 0.75, "8": 0.9}  # the first share of those, by the tokens alike
 _KEEP = 0.95  # of a count at the next verification
 _RECALL = 0.01  # of the first count comes back when a proposal is not tried, so that it is again one day
-_LOST = 0.02  # of an answer's time that drafts may have cost it
+_FIRST, _LOST = 1.0, 0.02  # plain forwards, and of an answer's time, that drafts may have cost it
 
 
 @dataclass
@@ -74,8 +74,9 @@ class Record:
 class Pace:
     """The lengths of one answer's drafts.
 
-    A length is the one with the most tokens a second expected. Nothing is drafted if no length has more of them than a
-    forward without drafts, nor while drafts have cost the answer more than 2% of its time.
+    A length is the one with the most tokens a second expected, of those that the answer can afford to lose whole:
+    drafts may cost it a token's time, 2% of its own, and what they have won. Nothing is drafted if no length has more
+    tokens a second than a forward without drafts.
     """
 
     def __init__(self, record: Record) -> None:
@@ -85,15 +86,16 @@ class Pace:
     def length(self, kind: str, most: int) -> int:
         """How many tokens of a proposal of ``most`` tokens to verify, 0 for none."""
         record = self._record
-        most = min(most, MOST, 2 * record.longest + 1)  # nobody knows yet what much longer ones cost
-        if not self._plain or most < 1 or self._lost > _LOST * self._elapsed:
+        if not self._plain or most < 1:
             return 0
+        most = min(most, MOST, 2 * record.longest + 1)  # nobody knows yet what much longer ones cost
+        afford = 1 + _FIRST + (_LOST * self._elapsed - self._lost) / self._plain
         share, reached, expected, best, length = record.share(kind), 1.0, 1.0, 1.0, 0
         for n in range(1, most + 1):
-            reached *= share
+            cost, reached = record.cost(n), reached * share
             expected += reached
-            if expected / record.cost(n) > best:
-                best, length = expected / record.cost(n), n
+            if cost <= afford and expected / cost > best:
+                best, length = expected / cost, n
         if not length:
             record.passed_over(kind)
         return length

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -63,7 +63,7 @@ class _Drafted(NeverCopied):
 
     def __init__(self, model: PreTrainedModel, attachment: Attachment, drafting: Drafting, name: str) -> None:
         stock: Callable[..., Any] = getattr(model, name)
-        update_wrapper(self, stock)  # transformers looks at what it takes; first, since it copies attributes
+        update_wrapper(cast(Any, self), stock)  # transformers looks at what it takes; first, since it copies attributes
         self.replaced = vars(model).get(name)  # an instance's own attribute, as accelerate sets
         self._stock = stock
         self._config, self._attachment, self._drafting = model.config, attachment, drafting

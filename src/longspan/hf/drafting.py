@@ -1,4 +1,4 @@
-"""Drafted decoding: one forward verifies several tokens of an answer, and the next calls of the model are given them."""
+"""Drafted decoding: one forward verifies several tokens of an answer, and the next steps take what it computed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Verified:
 
 
 class DraftedAnswer:
-    """The forwards of one answer, or of the rows of a batch, all of which accept as many as the row that accepts least.
+    """The forwards of an answer, or of up to eight rows of a batch, which accept as many as the row that accepts least.
 
     Attributes:
         tokens: ``[B, T]`` int64, the text so far, the next forward's token the last one; set before each forward.
@@ -161,7 +161,8 @@ class DraftedAnswer:
     def _propose(self, ids: Tensor) -> tuple[Tensor | None, str]:
         """Guesses ``[B, n]`` of what follows ``ids`` ``[B, 1]``, or None, and their kind."""
         text = self.tokens
-        most = 0 if text is None else min(MOST, self._stop - text.shape[1] - 1)
+        # Packed weights multiply more rows than those of one longest draft in another way than single tokens.
+        most = 0 if text is None else min((MOST + 1) // len(text) - 1, self._stop - text.shape[1] - 1)
         if text is None or most < 1 or not torch.equal(text[:, -1:].to(ids.device), ids):
             return None, ""
         if not self._drafters:

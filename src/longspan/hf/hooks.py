@@ -20,8 +20,8 @@ from longspan.errors import CacheError, LongspanError
 from longspan.hf import interface
 from longspan.hf.argument import CACHE_ARGUMENT, given_cache, named_here, put_cache
 from longspan.hf.cache import LongspanCache, StoreLayer
-from longspan.hf.drafting import Drafting
 from longspan.hf.calls import compute, each_guess_alone
+from longspan.hf.drafting import Drafting
 from longspan.hf.forward import (
     Forward,
     InputObserver,
@@ -163,8 +163,7 @@ class Attachment(NeverCopied):
         return (), kwargs
 
     def _begun(self, running: Forward, decoder: nn.Module) -> None:
-        outer = self.running
-        # One that an interrupt broke off is still there too, and would keep its cache.
+        outer = self.running  # one that an interrupt broke off is still there too, and would keep its cache
         if outer is not None and calls_of(decoder, outer.thread) > 1:
             running.outer = outer
         self.thread.running, self.thread.began, self.thread.uncached = running, True, False
@@ -236,8 +235,7 @@ class Attachment(NeverCopied):
             ``[B, T, H, Dv]``, and no weights.
         """
         kind = q.device.type
-        if torch.is_autocast_enabled(kind):
-            # As torch's own attention does: all in the dtype of autocast, and nothing inside it cast again.
+        if torch.is_autocast_enabled(kind):  # as torch's own attention does: all in its dtype, and nothing cast again
             q, k, v = (x.to(torch.get_autocast_dtype(kind)) for x in (q, k, v))
             with torch.autocast(kind, enabled=False):
                 return self.attend(layer, cache, running, module, q, k, v, mask, kwargs)
