@@ -16,6 +16,7 @@ import beside
 import doctor
 import documents
 import levels
+import drafting
 import passages
 import real_report
 import report
@@ -36,6 +37,7 @@ BLOCKS: Mapping[Path, Callable[[str], str]] = {
     ),
     report.PAGE: lambda text: report.into_page(text, load(report.FOLDER / "cases.csv")),
     levels.PAGE: lambda text: between(text, levels.MARKS, levels.table()),
+    ROOT / "docs" / "drafting.md": lambda text: between(text, drafting.MARKS, drafting.table(drafting.results())),
     doctor.PAGE: lambda text: between(text, doctor.MARKS, doctor.table()),
     serve.PAGE: lambda text: between(text, serve.MARKS, serve.table(_json(serve.RESULTS))),
     ROOT / "docs" / "weights.md": lambda text: between(text, weights.MARKS, weights.table()),

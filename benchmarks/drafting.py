@@ -7,8 +7,8 @@ A model reads so many tokens of NOVELS, a folder of .txt files. Then it answers:
 again, which the model goes on with, and "free" asks a question. Each answer is written plainly and with drafts in turn,
 from the same keys and values, by the same attachment. The seconds of an answer are those of the process on the CPU
 from its first token to its last, since other processes may run beside it; with one thread they are its time on a
-machine of its own. A ratio is that of the sums over a task's answers. Results are on disk after each text, and the same command goes
-on.
+machine of its own. A ratio is that of the sums over a task's answers. Results are on disk after each text, and the same
+command goes on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from longspan.hf.drafted import shadow_drafted, unshadow_drafted
 from longspan.hf.drafting import Drafting
 from longspan.loading.models import load_model, load_tokenizer
 
+MARKS = "<!-- drafting -->", "<!-- /drafting -->"
 RESULTS = Path(__file__).parent / "results" / "drafting.json"
 QUESTIONS = (
     "Who is the hero of the story?", "Where do most of these people live?", "How does the story begin?",

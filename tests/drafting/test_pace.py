@@ -40,7 +40,7 @@ COSTS = {"weights alone": lambda n: 1.05 + 0.01 * n, "half": lambda n: 1.1 + 0.1
 def test_an_answer_is_never_much_slower(cost, noise, share):
     for tokens in (2000,) if noise else (20, 100, 2000):
         ratio, _ = answered(tokens, share, COSTS[cost], noise=noise)
-        # One draft of three tokens, whose cost nobody knew, and a token's time besides.
+        # One draft of three tokens, whose cost nobody knew.
         assert ratio <= 1.05 + COSTS[cost](3) / tokens
 
 

@@ -9,7 +9,7 @@ _TRIED = 4.0  # tokens that a kind counts as tried before any is
 _ACCEPTED = {"2": 0.4, "3": 0.6, "4": 0.75, "8": 0.9}  # the first share of those, by the tokens alike
 _KEEP = 0.95  # of a count at the next verification
 _RECALL = 0.01  # of the first count comes back when a proposal is not tried, so that it is again one day
-_FIRST, _LOST = 1.0, 0.02  # plain forwards, and of an answer's time, that drafts may have cost it
+_FIRST, _LOST = 0.5, 0.02  # plain forwards, and of an answer's time, that drafts may have cost it
 
 
 @dataclass
@@ -75,8 +75,8 @@ class Pace:
     """The lengths of one answer's drafts.
 
     A length is the one with the most tokens a second expected, of those that the answer can afford to lose whole:
-    drafts may cost it a token's time, 2% of its own, and what they have won. Nothing is drafted if no length has more
-    tokens a second than a forward without drafts.
+    drafts may cost it half a token's time, 2% of its own, and what they have won. Nothing is drafted if no length has
+    more tokens a second than a forward without drafts.
     """
 
     def __init__(self, record: Record) -> None:
