@@ -16,6 +16,7 @@ ASK = "Who is the narrator? Who is the narrator? Who is the"
 @pytest.fixture(autouse=True)
 def all_of_them(monkeypatch):
     """Every proposal is verified whole, whatever it costs."""
+    monkeypatch.setattr(Pace, "affords", True)
     monkeypatch.setattr(Pace, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
 
 

@@ -68,7 +68,9 @@ def test_what_was_given_up_is_tried_again():
 def test_nothing_is_drafted_before_a_forward_without_drafts():
     pace = Pace(Record())
     assert pace.length("8 tokens alike", 5) == 0
+    assert not pace.affords
     pace.took(0, 1.0)
+    assert pace.affords
     assert 0 < pace.length("8 tokens alike", 5) <= 5
     assert pace.length("8 tokens alike", 0) == 0
 

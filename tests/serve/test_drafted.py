@@ -26,6 +26,7 @@ OPTIONS = {
 def servers(tmp_path_factory):
     """One without drafts and one that verifies every proposal."""
     patch = pytest.MonkeyPatch()
+    patch.setattr(Pace, "affords", True)
     patch.setattr(Pace, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
     made = []
     for draft in (None, "lookup"):

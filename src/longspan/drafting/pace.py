@@ -83,13 +83,22 @@ class Pace:
         self._record = record
         self._plain = self._elapsed = self._lost = 0.0
 
+    @property
+    def affords(self) -> bool:
+        """Whether any draft may be verified, so that one is worth looking for."""
+        return bool(self._plain) and self._record.cost(1) <= self._most_cost
+
+    @property
+    def _most_cost(self) -> float:
+        return 1 + _FIRST + (_LOST * self._elapsed - self._lost) / self._plain
+
     def length(self, kind: str, most: int) -> int:
         """How many tokens of a proposal of ``most`` tokens to verify, 0 for none."""
         record = self._record
         if not self._plain or most < 1:
             return 0
         most = min(most, MOST, 2 * record.longest + 1)  # nobody knows yet what much longer ones cost
-        afford = 1 + _FIRST + (_LOST * self._elapsed - self._lost) / self._plain
+        afford = self._most_cost
         share, reached, expected, best, length = record.share(kind), 1.0, 1.0, 1.0, 0
         for n in range(1, most + 1):
             cost, reached = record.cost(n), reached * share

@@ -163,7 +163,7 @@ class DraftedAnswer:
         text = self.tokens
         # Packed weights multiply more rows than those of one longest draft in another way than single tokens.
         most = 0 if text is None else min((MOST + 1) // len(text) - 1, self._stop - text.shape[1] - 1)
-        if text is None or most < 1 or not torch.equal(text[:, -1:].to(ids.device), ids):
+        if text is None or most < 1 or not self._pace.affords or not torch.equal(text[:, -1:].to(ids.device), ids):
             return None, ""
         if not self._drafters:
             self._drafters = [self._drafting.drafter() for _ in text]
