@@ -15,8 +15,8 @@ from typing import Any
 import beside
 import doctor
 import documents
-import levels
 import drafting
+import levels
 import passages
 import real_report
 import report
