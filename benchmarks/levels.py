@@ -25,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import longspan
 from common import Times, between, machine, ratio
+from longspan.hf.argument import CACHE_ARGUMENT
 from longspan.kernels import cpu
 from longspan.kernels.cpu import levels
 from longspan.kernels.linear import linear
@@ -79,13 +80,14 @@ def of_prefill(method: str, dtype: torch.dtype) -> Case:
 
 def of_tokens(method: str, dtype: torch.dtype) -> Case:
     model, ids = layer(method, dtype)
-    cache = model(ids, logits_to_keep=1).past_key_values
+    given = {CACHE_ARGUMENT: longspan.new_cache(model)}
+    model(ids, logits_to_keep=1, **given)
 
     def run() -> float:
-        model(ids[:, :1], past_key_values=cache)  # finds the kernels of a library that was just taken
+        model(ids[:, :1], **given)  # finds the kernels of a library that was just taken
         begun = time.process_time()
         for _ in range(DECODED):
-            model(ids[:, :1], past_key_values=cache)
+            model(ids[:, :1], **given)
         return time.process_time() - begun
 
     return run

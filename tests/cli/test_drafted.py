@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from longspan.drafting import Pace
+from longspan.drafting import DraftLengths
 from support.command_line import refused
 
 ASK = "Who is the narrator? Who is the narrator? Who is the"
@@ -16,8 +16,8 @@ ASK = "Who is the narrator? Who is the narrator? Who is the"
 @pytest.fixture(autouse=True)
 def all_of_them(monkeypatch):
     """Every proposal is verified whole, whatever it costs."""
-    monkeypatch.setattr(Pace, "affords", True)
-    monkeypatch.setattr(Pace, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
+    monkeypatch.setattr(DraftLengths, "affords", True)
+    monkeypatch.setattr(DraftLengths, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
 
 
 @pytest.mark.parametrize("options", [(), ("--temperature", "0.4", "--seed", "3"), ("--repetition-penalty", "1.1")])

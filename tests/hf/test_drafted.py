@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM, LogitsProcessor, StoppingCriteria, St
 
 import longspan
 from longspan.bundled import heldout_text, load_bundled
-from longspan.drafting import Pace, Proposal
+from longspan.drafting import DraftLengths, Proposal
 from longspan.hf.attach import attached_to
 from longspan.methods import METHODS
 from support.hf_models import left_padded, make, prompts
@@ -38,8 +38,8 @@ class Scripted:
 @pytest.fixture
 def all_of_them(monkeypatch):
     """Every proposal is verified whole, whatever it costs."""
-    monkeypatch.setattr(Pace, "affords", True)
-    monkeypatch.setattr(Pace, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
+    monkeypatch.setattr(DraftLengths, "affords", True)
+    monkeypatch.setattr(DraftLengths, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
 
 
 def scripted(model, plain):

@@ -8,7 +8,7 @@ import pytest
 
 import longspan
 from longspan.bundled import heldout_text
-from longspan.drafting import Pace
+from longspan.drafting import DraftLengths
 from support.serving import Served, cached, events, said
 
 ASKED = [
@@ -26,8 +26,8 @@ OPTIONS = {
 def servers(tmp_path_factory):
     """One without drafts and one that verifies every proposal."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(Pace, "affords", True)
-    patch.setattr(Pace, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
+    patch.setattr(DraftLengths, "affords", True)
+    patch.setattr(DraftLengths, "length", lambda self, kind, most: min(most, 15) if self._plain else 0)
     made = []
     for draft in (None, "lookup"):
         model, tokenizer = longspan.load_bundled()

@@ -106,7 +106,7 @@ class _TextSeen(_Drafted):
         return self._stock(input_ids, *args, **kwargs)
 
 
-class _Forward(_Drafted):
+class _Verifying(_Drafted):
     """In place of ``forward``: a step may have been computed already, or computes more."""
 
     def __init__(self, model: PreTrainedModel, attachment: Attachment, drafting: Drafting, name: str) -> None:
@@ -133,7 +133,7 @@ _DRAFTED: dict[str, type[_Drafted]] = {
     "generate": _Generate,
     "_prepare_cache_for_generation": _CacheMade,
     "prepare_inputs_for_generation": _TextSeen,
-    "forward": _Forward,
+    "forward": _Verifying,
 }
 
 

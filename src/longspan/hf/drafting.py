@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longspan.drafting import Drafter, Drafts, Lookup, Pace, Record
-from longspan.drafting.pace import MOST
+from longspan.drafting import Drafter, DraftLengths, Drafts, Lookup, Record
+from longspan.drafting.lengths import MOST
 from longspan.errors import LongspanError
 from longspan.hf.cache import LongspanCache
 
@@ -48,9 +48,9 @@ class Drafting:
         """Their answer has ended."""
         self._idle = [*self._idle, *drafters][-_IDLE:]
 
-    def pace(self) -> Pace:
+    def lengths(self) -> DraftLengths:
         """That of a new answer."""
-        return Pace(self.record)
+        return DraftLengths(self.record)
 
     def leave_alone(self, what: str) -> None:
         """An answer cannot be drafted: raise ``LongspanError`` unless ``"auto"`` decides."""
@@ -92,7 +92,7 @@ class DraftedAnswer:
         self.tokens: Tensor | None = None
         self.drafts = Drafts()
         self._stop, self._ends = 0, frozenset[int]()
-        self._drafting, self._pace = drafting, drafting.pace()
+        self._drafting, self._lengths = drafting, drafting.lengths()
         self._drafters: list[Drafter] = []
         self._cache: LongspanCache | None = None
         self._verified: _Verified | None = None
@@ -119,7 +119,7 @@ class DraftedAnswer:
             cache.calls.guesses = drafted
             out = forward(**_longer(arguments, guesses, keeps))
         out.logits[:1, -1, :1].tolist()  # waits for a device
-        self._pace.took(drafted, time.perf_counter() - began)
+        self._lengths.took(drafted, time.perf_counter() - began)
         if guesses is None:
             return out
         self.drafts.verifications += 1
@@ -145,7 +145,7 @@ class DraftedAnswer:
         if held is None:
             return
         self.drafts.accepted += held.given
-        self._pace.accepted(held.kind, held.guesses.shape[1], held.given, ended=ended)
+        self._lengths.accepted(held.kind, held.guesses.shape[1], held.given, ended=ended)
         if held.left:
             assert self._cache is not None
             self._cache.crop(-held.left)
@@ -163,7 +163,7 @@ class DraftedAnswer:
         text = self.tokens
         # Packed weights multiply more rows than those of one longest draft in another way than single tokens.
         most = 0 if text is None else min((MOST + 1) // len(text) - 1, self._stop - text.shape[1] - 1)
-        if text is None or most < 1 or not self._pace.affords or not torch.equal(text[:, -1:].to(ids.device), ids):
+        if text is None or most < 1 or not self._lengths.affords or not torch.equal(text[:, -1:].to(ids.device), ids):
             return None, ""
         if not self._drafters:
             self._drafters = [self._drafting.drafter() for _ in text]
@@ -172,7 +172,7 @@ class DraftedAnswer:
         proposals = [one.propose(row, most) for one, row in zip(self._drafters, text, strict=True)]
         rows = [self._until_end(one.tokens) for one in proposals]
         kind = min(one.kind for one in proposals) + (f" in {len(rows)} rows" if len(rows) > 1 else "")
-        n = self._pace.length(kind, min(map(len, rows)))
+        n = self._lengths.length(kind, min(map(len, rows)))
         return torch.tensor([row[:n] for row in rows], dtype=ids.dtype, device=ids.device) if n else None, kind
 
     def _until_end(self, tokens: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,26 +6,26 @@ import random
 
 import pytest
 
-from longspan.drafting import Pace, Record
-from longspan.drafting.pace import MOST
+from longspan.drafting import DraftLengths, Record
+from longspan.drafting.lengths import MOST
 
 
 def answered(tokens, share, cost, record=None, kind="3 tokens alike", seed=0, noise=0.0):
     """Seconds of an answer over those without drafts, tokens by acceptance, and the length of the last drafts."""
     chance, record = random.Random(seed), Record() if record is None else record
-    pace, seconds, written, lengths = Pace(record), 0.0, 0, [0]
+    draft, seconds, written, lengths = DraftLengths(record), 0.0, 0, [0]
 
     def took(own):
         return own * (1 + noise * chance.random())
 
     while written < tokens:
-        n = pace.length(kind, MOST)
+        n = draft.length(kind, MOST)
         this = took(cost(n) if n else 1.0)
-        pace.took(n, this)
+        draft.took(n, this)
         seconds, written = seconds + this, written + 1
         if n:
             accepted = next((k for k in range(n) if chance.random() >= share), n)
-            pace.accepted(kind, n, accepted, ended=False)
+            draft.accepted(kind, n, accepted, ended=False)
             written += accepted
             lengths.append(n)
     return seconds / (written * (1 + noise / 2)), lengths
@@ -66,17 +66,17 @@ def test_what_was_given_up_is_tried_again():
 
 
 def test_nothing_is_drafted_before_a_forward_without_drafts():
-    pace = Pace(Record())
-    assert pace.length("8 tokens alike", 5) == 0
-    assert not pace.affords
-    pace.took(0, 1.0)
-    assert pace.affords
-    assert 0 < pace.length("8 tokens alike", 5) <= 5
-    assert pace.length("8 tokens alike", 0) == 0
+    draft = DraftLengths(Record())
+    assert draft.length("8 tokens alike", 5) == 0
+    assert not draft.affords
+    draft.took(0, 1.0)
+    assert draft.affords
+    assert 0 < draft.length("8 tokens alike", 5) <= 5
+    assert draft.length("8 tokens alike", 0) == 0
 
 
 def test_an_answer_that_ends_says_nothing_of_the_next_guess():
     records = Record(), Record()
     for record, ended in zip(records, (True, False), strict=True):
-        Pace(record).accepted("3 tokens alike", 8, 2, ended=ended)
+        DraftLengths(record).accepted("3 tokens alike", 8, 2, ended=ended)
     assert records[0].share("3 tokens alike") > records[1].share("3 tokens alike")

@@ -71,7 +71,7 @@ class Record:
         return self._counts.setdefault(kind, _Count.first(kind))
 
 
-class Pace:
+class DraftLengths:
     """The lengths of one answer's drafts.
 
     A length is the one with the most tokens a second expected, of those that the answer can afford to lose whole:
