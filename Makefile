@@ -88,7 +88,8 @@ test-browser: $(BROWSER)
 	@$(BIN)/python tests/support/chromium.py >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null \
 		|| (echo "Installing Chromium, once." && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 	@$(BIN)/python tests/support/chromium.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser tests/repository/test_site.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m browser tests/serve/browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m browser tests/repository/test_site.py
 
 # vLLM's CPU build asks for packages that text does not need, so it comes without dependencies, after those that it does.
 $(VLLM)/.ready: pyproject.toml eval/pyproject.toml tests/vllm/requirements.txt tests/vllm/requirements-$(VLLM_RELEASE).txt
@@ -110,7 +111,7 @@ vllm-demo: $(VLLM)/.ready
 sanitize: $(READY)
 	@export CC=$(CURDIR)/tests/support/sanitized.sh OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1; \
 		export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)"; \
-		$(BIN)/python tests/support/sanitized.py && $(BIN)/python -m pytest -q -n 2 tests/kernels tests/attend \
+		$(BIN)/python tests/support/sanitized.py && $(BIN)/python -m pytest -q -n 2 tests/kernels tests/attend tests/weights/test_packed.py tests/weights/test_token_layers.py \
 		--deselect tests/kernels/test_build.py::test_a_number_for_sixteen_lanes_is_read_and_not_computed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m long tests/kernels/test_kernel_threads.py
 

@@ -302,18 +302,64 @@ def test_calls_of_the_model_outside_of_generate_are_as_before():
     assert torch.equal(*found)
 
 
+@pytest.mark.usefixtures("all_of_them")
+def test_guidance_has_a_cache_of_its_own():
+    """Its forwards are given the same tokens as the answer's, of which it knows nothing."""
+    model, ids = make("llama"), prompts(1, 120)
+    options = {"guidance_scale": 1.5, "negative_prompt_ids": prompts(1, 90)}
+    longspan.extend(model, "dca")
+    plain, _ = answer(model, ids, **options)
+    longspan.extend(model, "dca", draft="lookup")
+    scripted(model, plain)
+    assert torch.equal(answer(model, ids, **options)[0], plain) and longspan.drafts_of(model).accepted
+
+
+@pytest.mark.usefixtures("all_of_them")
+@pytest.mark.parametrize("method", ["dca", "longheads", "esa"])
+def test_a_forward_that_fails_leaves_no_guess(method):
+    model, ids = make("llama"), prompts(1, 120)
+    longspan.extend(model, method)
+    plain, _ = answer(model, ids)
+    longspan.extend(model, method, draft="lookup")
+    scripted(model, plain)
+    cache = longspan.new_cache(model)
+
+    def fail(module, args):
+        if 1 < args[0].shape[1] < 100:
+            raise KeyboardInterrupt
+
+    handle = model.lm_head.register_forward_pre_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        answer(model, ids, past_key_values=cache)
+    handle.remove()
+    known = cache.get_seq_length()
+    assert 120 < known < 120 + NEW
+    more = torch.cat([plain[:, :known], prompts(1, 5)], dim=1)
+    with torch.no_grad():
+        continued = model(more[:, known:], past_key_values=cache).logits
+        again = longspan.new_cache(model)
+        model(more[:, :120], past_key_values=again)
+        for n in range(120, known):
+            model(more[:, n : n + 1], past_key_values=again)
+        anew = model(more[:, known:], past_key_values=again).logits
+    torch.testing.assert_close(continued, anew, rtol=1e-4, atol=1e-4)
+
+
 # --- sampling ---
 
 VOCABULARY = 7
 
 
 class Whole:
-    """The pace that verifies every proposal, from the first step on."""
+    """Lengths that verify every proposal, from the first step on."""
 
     affords = True
 
     def length(self, kind, most):
         return most
+
+    def looked(self, seconds):
+        pass
 
     def took(self, drafted, seconds):
         pass
@@ -341,7 +387,7 @@ def test_sampled_tokens_have_the_distribution_of_plain_sampling():
             return Proposal((2, 6)[:most], "certain")
 
     drafting.drafter, drafting.take_back = Certain, lambda drafters: None
-    drafting.pace = Whole
+    drafting.lengths = Whole
     rows, temperature = 2000, 0.5
     torch.manual_seed(11)
     counts = torch.zeros(VOCABULARY, VOCABULARY, VOCABULARY)

@@ -93,31 +93,134 @@ def test_restore_gives_the_layers_back(saved):
     assert not replaced(model)
 
 
-def down(model):
-    return model.model.layers[0].mlp.down_proj
+def tokens_after(model, change):
+    """Logits of a token after ``change``, and those of the layers' own forwards; what was read is from before it."""
+    found = []
+    for stock in (False, True):
+        cache = longspan.new_cache(model)
+        with torch.no_grad():
+            model(IDS[:, :20], past_key_values=cache)
+            undo = change(model.model.layers[0])
+            forwards = [(layer, layer.__dict__.pop("forward")) for layer in replaced(model)] if stock else []
+            found.append(model(IDS[:, 20:21], past_key_values=cache).logits)
+        for layer, forward in forwards:
+            layer.forward = forward
+        undo()
+    return found
+
+
+class Twice(torch.nn.Module):
+    def __init__(self, of):
+        super().__init__()
+        self.of = of
+
+    def forward(self, *args, **kwargs):
+        found = self.of(*args, **kwargs)
+        return (2 * found[0], *found[1:]) if isinstance(found, tuple) else 2 * found
+
+
+def wrapped(path):
+    def change(layer):
+        own = layer.get_submodule(path)
+        layer.set_submodule(path, Twice(own))
+        return lambda: layer.set_submodule(path, own)
+
+    return change
+
+
+def with_a_bias(layer):
+    q = layer.self_attn.q_proj
+    q.bias = torch.nn.Parameter(torch.ones(q.out_features), requires_grad=False)
+
+    def undo():
+        q.bias = None
+
+    return undo
+
+
+def with_another_weight(layer):
+    norm, own = layer.input_layernorm, layer.input_layernorm.weight
+    norm.weight = torch.nn.Parameter(own * 2, requires_grad=False)
+
+    def undo():
+        norm.weight = own
+
+    return undo
+
+
+def with_a_hook(layer):
+    return layer.mlp.up_proj.register_forward_hook(lambda module, args, out: 2 * out).remove
+
+
+CHANGES = {
+    **{path: wrapped(path) for path in ("self_attn.q_proj", "mlp.down_proj", "mlp", "mlp.act_fn", "input_layernorm")},
+    "a bias": with_a_bias,
+    "another weight": with_another_weight,
+    "a hook": with_a_hook,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_changed_after_extend_is_run(saved, change):
+    """As adapters change modules, and people who look into a model."""
+    model = extended(saved("llama"))
+    plain = tokens_after(model, lambda layer: lambda: None)
+    ours, stock = tokens_after(model, CHANGES[change])
+    torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4)
+    assert (ours - plain[0]).abs().max() > 0.01
+    torch.testing.assert_close(tokens_after(model, lambda layer: lambda: None)[0], plain[0], rtol=0, atol=0)
 
 
 def test_a_hook_sees_every_token(saved):
     model, seen = extended(saved("llama")), []
-    handle = down(model).register_forward_hook(lambda module, args, out: seen.append(out.shape[1]))
-    found = answers(model, IDS)
-    assert seen == [20, 1, 3, 1]
+    module = model.model.layers[0].mlp.down_proj
+    handle = module.register_forward_hook(lambda module, args, out: seen.append(out.shape[1]))
+    answers(model, IDS)
     handle.remove()
-    torch.testing.assert_close(found, answers(model, IDS), rtol=1e-4, atol=1e-4)
-    assert len(seen) == 4
+    answers(model, IDS)
+    assert seen == [20, 1, 3, 1]
 
 
-def test_a_module_in_the_place_of_another_is_run(saved):
+def test_a_forward_that_somebody_wrapped_stays(saved):
     model = extended(saved("llama"))
-    plain = answers(model, IDS)
-    layer = model.model.layers[0]
+    layer, seen = model.model.layers[0], []
+    ours = layer.forward
+    layer.forward = lambda *args, **kwargs: seen.append(1) or ours(*args, **kwargs)
+    answers(model, IDS, calls=(20, 1))
+    longspan.restore(model)
+    assert "forward" in layer.__dict__ and not replaced(model)[1:]
+    with torch.no_grad():
+        restored = model(IDS).logits
+    del layer.forward
+    with torch.no_grad():
+        assert len(seen) == 3 and torch.equal(restored, model(IDS).logits)
+    longspan.extend(model, "dca", length=200)
 
-    class Zero(torch.nn.Module):
-        def forward(self, x):
-            return torch.zeros_like(x[..., : layer.hidden_size])
 
-    layer.mlp.down_proj = Zero()
-    assert not torch.allclose(plain[:, 20:], answers(model, IDS)[:, 20:], atol=1e-3)
+def test_a_layer_that_clips_stays(saved, monkeypatch):
+    from transformers.models.llama import modeling_llama
+
+    def clipping(q, k, cos, sin, *args, **kwargs):
+        q, k = rotated(q, k, cos, sin, *args, **kwargs)
+        return q.clamp(-limit, limit), k
+
+    rotated = modeling_llama.apply_rotary_pos_emb
+    model = load_model(saved("llama"), weights="int8", dtype="float32", device="cpu")
+    q = model.model.layers[0].self_attn.q_proj.matrix.numbers() * model.model.layers[0].input_layernorm.weight
+    limit = float(q.square().sum(dim=1).max()) / float(q.square().sum(dim=1).max().sqrt()) * q.shape[1] ** 0.5 * 0.8
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", clipping)
+    longspan.extend(model, "dca", length=200)
+    assert model.model.layers[0] not in replaced(model)
+
+
+def test_a_number_beyond_float16_is_told_under_autocast_too(saved):
+    model = extended(saved("llama"), dtype="mixed")
+    with torch.no_grad():
+        model.model.layers[0].input_layernorm.weight.mul_(1e6)
+        with pytest.raises(longspan.LongspanError, match="float16"), torch.autocast("cpu", torch.float16):
+            model(IDS[:, :3])
+        with pytest.raises(longspan.LongspanError, match="float16"):
+            model(IDS[:, :3])
 
 
 def test_weights_that_move_or_change_are_followed(saved):

@@ -109,6 +109,11 @@ class DraftLengths:
             record.passed_over(kind)
         return length
 
+    def looked(self, seconds: float) -> None:
+        """The search for a draft took so long."""
+        self._elapsed += seconds
+        self._lost += seconds
+
     def took(self, drafted: int, seconds: float) -> None:
         """A forward with so many drafted tokens took so long."""
         self._elapsed += seconds

@@ -176,7 +176,7 @@ def examine(
 ) -> tuple[Report, Attender, list[Layer]]:
     """``prepare`` for a model that is not extended, while no other thread changes it."""
     inner = unwrap(model)
-    check_draft(options.pop("draft", None))
+    check_draft(draft := options.pop("draft", None))
     with _changing:
         if inner in _attached:
             raise LongspanError(
@@ -185,7 +185,9 @@ def examine(
             )
         with alone(inner):
             _refuse_copies(inner)
-            return prepare(model, method, **options)
+            report, attender, layers = prepare(model, method, **options)
+            drafting_of(Attachment(inner, attender, layers, report), inner, draft)
+            return report, attender, layers
 
 
 def attachment_of(model: PreTrainedModel) -> Attachment | None:

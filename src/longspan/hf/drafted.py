@@ -119,6 +119,8 @@ class _Verifying(_Drafted):
             return self._stock(*args, **kwargs)
         arguments = dict(zip(self._names, args, strict=False)) | kwargs
         cache = stepped_cache(arguments, self._config)
+        if cache is not None and not answer.owns(cache):
+            return self._stock(*args, **kwargs)
         if cache is None or attachment.observer is not None or attachment.attender.observer is not None:
             answer.settle()
             return self._stock(*args, **kwargs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -35,7 +37,7 @@ class Drafting:
 
     def __init__(self, draft: Draft) -> None:
         self.draft, self.record = draft, Record()
-        self._idle: list[Drafter] = []
+        self._idle: deque[Drafter] = deque(maxlen=_IDLE)  # which threads may share
 
     def drafter(self) -> Drafter:
         """One that no answer uses."""
@@ -46,7 +48,7 @@ class Drafting:
 
     def take_back(self, drafters: list[Drafter]) -> None:
         """Their answer has ended."""
-        self._idle = [*self._idle, *drafters][-_IDLE:]
+        self._idle.extend(drafters)
 
     def lengths(self) -> DraftLengths:
         """That of a new answer."""
@@ -95,7 +97,12 @@ class DraftedAnswer:
         self._drafting, self._lengths = drafting, drafting.lengths()
         self._drafters: list[Drafter] = []
         self._cache: LongspanCache | None = None
+        self._host: Tensor | None = None  # the text so far, in the memory of the CPU
         self._verified: _Verified | None = None
+
+    def owns(self, cache: LongspanCache) -> bool:
+        """Whether the answer's tokens are in this cache: what runs beside it, as guidance does, has one of its own."""
+        return self._cache is None or cache is self._cache
 
     def follow(self, stop: int, ends: frozenset[int]) -> None:
         """Draft from now on, for a text of ``stop`` tokens at most, which ends with one of the ids ``ends``."""
@@ -110,14 +117,15 @@ class DraftedAnswer:
         ids: Tensor = arguments["input_ids"]
         self.settle()
         self._cache = cache
+        began = time.perf_counter()
         guesses, kind = self._propose(ids)
         drafted = 0 if guesses is None else guesses.shape[1]
+        self._lengths.looked(time.perf_counter() - began)
         began = time.perf_counter()
         if guesses is None:
             out = forward(**arguments)
         else:
-            cache.calls.guesses = drafted
-            out = forward(**_longer(arguments, guesses, keeps))
+            out = _verifying(cache, drafted, forward, _longer(arguments, guesses, keeps))
         out.logits[:1, -1, :1].tolist()  # waits for a device
         self._lengths.took(drafted, time.perf_counter() - began)
         if guesses is None:
@@ -156,14 +164,14 @@ class DraftedAnswer:
             self.settle(ended=True)
         finally:
             self._drafting.take_back(self._drafters)
-            self._drafters, self._cache = [], None
+            self._drafters, self._cache, self._host = [], None, None
 
     def _propose(self, ids: Tensor) -> tuple[Tensor | None, str]:
         """Guesses ``[B, n]`` of what follows ``ids`` ``[B, 1]``, or None, and their kind."""
-        text = self.tokens
+        text = self._text()
         # Packed weights multiply more rows than those of one longest draft in another way than single tokens.
         most = 0 if text is None else min((MOST + 1) // len(text) - 1, self._stop - text.shape[1] - 1)
-        if text is None or most < 1 or not self._lengths.affords or not torch.equal(text[:, -1:].to(ids.device), ids):
+        if text is None or most < 1 or not self._lengths.affords or not torch.equal(text[:, -1:], ids.cpu()):
             return None, ""
         if not self._drafters:
             self._drafters = [self._drafting.drafter() for _ in text]
@@ -175,9 +183,33 @@ class DraftedAnswer:
         n = self._lengths.length(kind, min(map(len, rows)))
         return torch.tensor([row[:n] for row in rows], dtype=ids.dtype, device=ids.device) if n else None, kind
 
+    def _text(self) -> Tensor | None:
+        """``tokens`` in the memory of the CPU, of which only new ones are brought there."""
+        text, known = self.tokens, self._host
+        if text is None or text.device.type == "cpu":
+            return text
+        if known is None or len(known) != len(text) or known.shape[1] > text.shape[1]:
+            self._host = text.cpu()
+        else:
+            self._host = torch.cat((known, text[:, known.shape[1] :].cpu()), dim=1)
+        return self._host
+
     def _until_end(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         end = next((n for n, token in enumerate(tokens, 1) if token in self._ends), len(tokens))
         return tokens[:end]
+
+
+def _verifying(cache: LongspanCache, drafted: int, forward: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """A forward of a token and of guesses after it; one that fails leaves no guesses in the cache."""
+    past = cache.get_seq_length()
+    cache.calls.guesses = drafted
+    try:
+        return forward(**arguments)
+    except BaseException:
+        cache.calls.guesses = 0
+        with suppress(LongspanError):  # a cache that was filled in part stays so, and is refused
+            cache.crop(past + 1)
+        raise
 
 
 def _longer(arguments: Mapping[str, Any], guesses: Tensor, keeps: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from longspan.hf.probe.frequencies import watched
 from longspan.hf.stock import stock_layers
 from longspan.hf.threads import calls_of
 from longspan.hf.tiers import new_store
-from longspan.hf.token_layers import replace_forwards
+from longspan.hf.token_layers import KEPT, replace_forwards
 from longspan.hf.untraced import untraced
 from longspan.model.layer import Layer, scaling
 from longspan.model.report import Report
@@ -244,7 +244,7 @@ class Attachment(NeverCopied):
         if running.cache is not cache or layer.norms is not None:
             refuse_strange(layer, running, cache)
         running.attended.append(layer.index)
-        given, (q, k, v) = q, (layer.rounded(x) for x in (q, k, v))
+        given, (q, k, v) = q, (q, k, v) if KEPT in kwargs else (layer.rounded(x) for x in (q, k, v))
         store, padding = None if cache is None else cache.layers[layer.index].store, mask.padding
         rope, scale = cast(Rope, layer.rope), scaling(module, kwargs)
         call = LayerCall(rope, scale, padding, kwargs.get("softcap"), kwargs.get("s_aux"), layer.index, mask.state)

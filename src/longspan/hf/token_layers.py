@@ -22,10 +22,13 @@ from longspan.hf.probe.compare import error_of
 from longspan.kernels import cpu
 from longspan.kernels.linear.contract import FEW
 from longspan.kernels.linear.decoder_layer import DecoderLayer, Linear, RMSNorm
+from longspan.kernels.linear.plan import numbers
 from longspan.model.layer import Layer
 from longspan.rope import Rope
 from longspan.weights.modules import PackedLinear
 
+_RAMP, _SMALL = torch.linspace(-8, 8, 33), 0.05
+KEPT = "longspan_kept"  # an argument of attention: queries, keys and values are as they are kept
 _ALIKE = 1e-4  # of the largest number; sums in fp32 of another order differ by a hundredth of that
 
 
@@ -75,44 +78,54 @@ class TokenLayer:
         self.layer, self._parent = layer, ref(parent)
         self._stock: Callable[..., Any] = type(parent).forward
         self._parts = [*norms, mlp, *mlp.children(), *attention.children()]
-        self._attention = attention
-        self._held = [
-            (part._parameters, name, one, one.data_ptr())
-            for part in (*norms, *linears)
-            for name, one in part._parameters.items()
-            if one is not None
-        ]
+        self._attention, self._projections = attention, linears[:3]
+        self._modules = [(part._modules, dict(part._modules)) for part in (parent, attention, mlp)]
+        self._held = [(x._parameters, dict(x._parameters)) for x in (*norms, *linears)]
+        self._places = [(x, x.data_ptr()) for _, held in self._held for x in held.values() if x is not None]
+        if not torch.allclose(mlp.act_fn(_RAMP), nn.functional.silu(_RAMP), atol=1e-6):
+            raise TypeError("another gate")
         self._dtype = layer.kept_as or torch.float32
         self._config = getattr(attention, "config", None)
         self._given: dict[str, Any] = {}
         first, second = (RMSNorm(one.weight, _epsilon(one)) for one in norms)
         q, k, v, out, gate, up, down = (Linear(one.matrix, one.bias) for one in linears)
         most = torch.finfo(self._dtype).max / (1 if layer.kept_as is None else 4)
-        self._calls = DecoderLayer(first, (q, k, v), out, second, (gate, up), down, most)
+        self._calls: DecoderLayer | None = DecoderLayer(first, (q, k, v), out, second, (gate, up), down, most)
 
     def same(self, parent: nn.Module) -> bool:
-        """Whether the layer's own forward gives the same, for two tokens of one row and one of two rows."""
+        """Whether the layer's own forward gives the same.
+
+        It is tried on two tokens of one row, on one of two rows, and on those that make its largest queries, keys and
+        values, which a layer might clip. They are small, so that little of a result is what went in.
+        """
 
         def attended(
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, kwargs: dict[str, Any]
         ) -> tuple[Tensor, None]:
-            self._given = kwargs
+            self._given = {**kwargs, KEPT: True}
             return _made_up(q, k, v), None
 
+        assert self._calls is not None
         generator = torch.Generator().manual_seed(0)
-        width = self._calls.width
-        for shape in ((1, 2), (2, 1)):
-            hidden = torch.randn(*shape, width, generator=generator)
-            ones = torch.ones(1, shape[1], cast(Rope, self.layer.rope).rotated)
+        some = [torch.randn(*shape, self._calls.width, generator=generator) for shape in ((1, 2), (2, 1))]
+        for hidden in (*some, self._strongest()[None]):
+            hidden = hidden * _SMALL / hidden.square().mean().sqrt()
+            ones = torch.ones(1, hidden.shape[1], cast(Rope, self.layer.rope).rotated)
             with interface.recording(attended), torch.inference_mode():
                 stock = self._stock(parent, hidden, position_embeddings=(ones, torch.zeros_like(ones)))
             found = self._calls.before(hidden, torch.float32)
             if found is None or not isinstance(stock, Tensor):
                 return False
-            ours = self._calls.after(hidden, _made_up(*self._by_head(found, shape)).contiguous())
-            if not error_of(ours, stock) <= _ALIKE:
+            ours = self._calls.after(hidden, _made_up(*self._by_head(found, hidden.shape[:2])).contiguous())
+            if not error_of(ours - hidden, stock - hidden) <= _ALIKE:
                 return False
         return True
+
+    def _strongest(self) -> Tensor:
+        """``[3, K]``, the hidden states of which a query, a key and a value are as large as they can be."""
+        norm, (q, k, v) = self._parts[0].weight.detach(), self._projections
+        rows = [numbers(one.matrix, torch.float32, slice(0, one.out_features)) * norm for one in (q, k, v)]
+        return torch.stack([x[x.square().sum(dim=1).argmax()] for x in rows])
 
     def _by_head(self, found: list[Tensor], shape: tuple[int, ...]) -> list[Tensor]:
         widths = self.layer.key_dim, self.layer.key_dim, self.layer.value_dim
@@ -124,14 +137,16 @@ class TokenLayer:
         @wraps(self._stock)
         def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
             running = attachment.running
-            if running is not None and not args and running.config is self._config and self._takes(hidden_states):
+            calls = self._calls
+            ours = running is not None and not args and running.config is self._config and calls is not None
+            if ours and calls is not None and self._takes(hidden_states):
                 hidden = hidden_states.contiguous()
-                found = self._calls.before(hidden, self._dtype)
+                found = calls.before(hidden, self._dtype)
                 if found is not None:  # else the layer's own forward raises what is wrong
                     q, k, v = self._by_head(found, hidden.shape[:2])
                     mask, cache, module = kwargs.get("attention_mask"), given_cache(kwargs), self.layer.module
                     out, _ = attachment.attend(self.layer, cache, running, module, q, k, v, mask, self._given)
-                    return self._calls.after(hidden, out)
+                    return calls.after(hidden, out)
             return self._stock(self._parent(), hidden_states, *args, **kwargs)
 
         return forward
@@ -147,24 +162,33 @@ class TokenLayer:
             and not torch.is_autocast_enabled("cpu")
             and not interface.transforming()
             and cpu.unavailable_reason() is None
-            and all(of.get(name) is one and one.data_ptr() == at for of, name, one, at in self._held)
+            and all(map(_unchanged, self._modules))
+            and all(map(_unchanged, self._held))
+            and self._in_place()
             and not any(map(_listened_to, self._parts))
             and not _listened_to(self._attention, 1)
             and not (global_hooks._global_forward_hooks or global_hooks._global_forward_pre_hooks)
         )
+
+    def _in_place(self) -> bool:
+        """Whether the weights lie where they lay; those that moved are let go of, and the modules run from then on."""
+        if all(one.data_ptr() == at for one, at in self._places):
+            return True
+        self._calls, self._places, self._held = None, [], []
+        return False
 
 
 class Replaced:
     """A decoder layer whose forward is another's until ``remove``."""
 
     def __init__(self, parent: nn.Module, forward: Callable[..., Any]) -> None:
-        self._parent = ref(parent)
+        self._parent, self._forward = ref(parent), forward
         parent.forward = forward
 
     def remove(self) -> None:
-        """Give the layer its own forward back."""
+        """Give the layer its own forward back, unless somebody wrapped it; it calls the layer's own from now on."""
         parent = self._parent()
-        if parent is not None:
+        if parent is not None and parent.__dict__.get("forward") is self._forward:
             del parent.forward
 
 
@@ -199,7 +223,14 @@ def _made_up(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Something that depends on all queries ``[B, H, T, D]``, keys and values: ``[B, T, H, Dv]``."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     ramp = torch.arange(1, q.shape[-1] + 1, dtype=q.dtype)
-    return ((q * k * ramp).sum(-1, keepdim=True).tanh() * v + v.flip(-1)).transpose(1, 2)
+    of_q, of_k = ((x * ramp).mean(-1, keepdim=True) for x in (q, k))  # not bent: a clipped one shows
+    return (of_q * v + of_k * v.flip(-1)).transpose(1, 2)
+
+
+def _unchanged(held: tuple[dict[str, Any], dict[str, Any]]) -> bool:
+    """Whether a module has the same modules or parameters, by name, as when it was held."""
+    now, before = held
+    return len(now) == len(before) and all(now.get(name) is one for name, one in before.items())
 
 
 def _listened_to(module: Any, own: int = 0) -> bool:

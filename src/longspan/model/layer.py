@@ -47,7 +47,7 @@ class Layer:
             LongspanError: they are beyond a quarter of the range of that dtype: a rotation, with the factor of scaled
                 angles, may make a number larger.
         """
-        if self.kept_as is None or x.dtype == self.kept_as:
+        if self.kept_as is None:
             return x
         found, most = x.to(self.kept_as), torch.finfo(self.kept_as).max / 4
         if not float(torch.linalg.vector_norm(found, torch.inf)) <= most:

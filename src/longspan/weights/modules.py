@@ -69,10 +69,12 @@ class PackedLinear(_Packed):
             not, so that each is as it would be alone.
     """
 
+    bias: nn.Parameter | None
+
     def __init__(self, matrix: PackedMatrix, bias: nn.Parameter | None = None) -> None:
         super().__init__(matrix)
         self.out_features, self.in_features = matrix.shape
-        self.bias = bias
+        self.register_parameter("bias", bias)
         self.many: torch.dtype | None = None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -56,9 +56,9 @@ LEVELS = {
         Level("x86-64-v4", ("-march=x86-64-v4",), frozenset({*_V4.split(), WHOLE})),
         Level("x86-64-v4-halved", ("-march=x86-64-v4", "-D__znver4__"), frozenset(_V4.split())),
         Level("x86-64-v3", ("-march=x86-64-v3",), frozenset(_V3.split())),
-        Level("x86-64"),
+        Level("x86-64", ("-march=x86-64",)),  # a system's compiler may take more for granted
     ),
-    "aarch64": (Level("armv8-a"),),
+    "aarch64": (Level("armv8-a", ("-march=armv8-a",)),),
     "arm64": (Level("apple"),),
 }
 
